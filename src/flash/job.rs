@@ -162,9 +162,13 @@ pub(crate) fn untouched(target: Option<&Target>, e: Error) -> Error {
 }
 
 impl Prepared {
-    /// Opens the target for this program alone. It must be the one that was checked, and the image too.
+    /// Refuses an image that has changed since it was checked, before the target is touched.
+    pub(crate) fn refuse_changed_image(&self) -> Result<()> {
+        self.image.refuse_changed()
+    }
+
+    /// Opens the target for this program alone. It must be the one that was checked.
     pub(crate) fn open_target(&self, paths: &Paths) -> Result<Device> {
-        self.image.refuse_changed()?;
         let target = &self.plan.target;
         let hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take();
         let device = match hold {
@@ -206,6 +210,7 @@ impl Prepared {
         let Prepared { plan, checked, image, .. } = self;
         let started = SystemTime::now();
         let made = plan.target.kind == TargetKind::File && !plan.target.node.exists();
+        self.refuse_changed_image()?;
         let device = self.open_target(paths)?;
         let outcome = write::execute(plan, &|| image.source(), &device, progress).inspect_err(|e| {
             if made && e.effect() == Effect::Refused {

@@ -34,6 +34,7 @@ const TRIES: u32 = 3;
 /// Clears boot sector, table and backup table, and discards the rest. Returns whether the disk takes a discard. A refusal means that the disk
 /// is as before.
 pub(super) fn clear(prepared: &Prepared, paths: &Paths) -> Result<bool> {
+    prepared.refuse_changed_image()?;
     let device = prepared.open_target(paths)?;
     let plan = only_clear(&prepared.plan);
     let cleared = || write::execute(&plan, &|| prepared.source(), &device, &Silent);
