@@ -47,6 +47,12 @@ pub(super) fn run_doctor(args: &DoctorArgs, ui: &Ui) -> Result<()> {
             .object("--update")
             .with_hint("run it on the device that is to be updated"));
     }
+    // On a device it is one of the findings.
+    let missing = args.update.as_deref().filter(|release| subject == Subject::Nothing && !release.exists());
+    if let Some(release) = missing {
+        let message = format!("cannot check the release {}: it does not exist", release.display());
+        return Err(Error::new(Code::ImageMissing, message).object(release.display()));
+    }
     let (subject, is_examined) = (subject.words(), subject != Subject::Nothing);
     let head = is_examined.then(|| format!("examined: {subject}"));
     let text = head.into_iter().chain(findings.iter().map(line)).collect::<Vec<_>>().join("\n");

@@ -213,7 +213,8 @@ impl Prepared {
         self.refuse_changed_image()?;
         let device = self.open_target(paths)?;
         let outcome = write::execute(plan, &|| image.source(), &device, progress).inspect_err(|e| {
-            if made && e.effect() == Effect::Refused {
+            // After a signal the next flash continues with it.
+            if made && e.code() != Code::Interrupted {
                 drop(std::fs::remove_file(&plan.target.node));
             }
         })?;

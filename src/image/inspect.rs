@@ -262,7 +262,15 @@ fn judge(image: &Image, found: Result<Analysis, Flaw>, checks: &Checks) -> Resul
         Err(flaw) => {
             let error = flawed(flaw, &image.path);
             if !checks.force_raw {
-                return Err(error);
+                return Err(match foreign_format(image) {
+                    Some(what) => {
+                        let path = image.path.display();
+                        error.and_also(&format!("{path} is a disk of a virtual machine ({what})")).with_hint(
+                            "convert it first: `qemu-img convert -O raw IMAGE OS.img`; --force-raw writes it as it is",
+                        )
+                    }
+                    None => error,
+                });
             }
             tracing::warn!("{}; it is written because the caller forces it", error.message());
             Ok(None)
@@ -278,6 +286,20 @@ fn judge(image: &Image, found: Result<Analysis, Flaw>, checks: &Checks) -> Resul
             }
             Ok(Some(found.table))
         }
+    }
+}
+
+/// The format of a virtual machine's disk by its first bytes: QEMU's `docs/interop/qcow2.txt`, VMware's sparse extents, and dynamic disks of VHD and
+/// VHDX, as `qemu-img` knows them.
+fn foreign_format(image: &Image) -> Option<&'static str> {
+    let mut head = [0; 8];
+    image.read_stored(0, &mut head).ok()?;
+    match &head {
+        [b'Q', b'F', b'I', 0xfb, ..] => Some("qcow2"),
+        [b'K', b'D', b'M', b'V', ..] => Some("vmdk"),
+        b"conectix" => Some("vhd"),
+        b"vhdxfile" => Some("vhdx"),
+        _ => None,
     }
 }
 

@@ -33,6 +33,18 @@ pub(crate) fn term_is_success() -> io::Result<()> {
     Ok(())
 }
 
+/// A write beyond the limit of a file's size (`ulimit -f`) then fails with `EFBIG`, which is reported, where the signal would end the program without a
+/// word. Programs that it starts get the default again: a handler does not outlive `execve`, as ignoring does.
+#[allow(unsafe_code)]
+pub fn survive_file_limit() {
+    extern "C" fn nothing(_signal: nix::libc::c_int) {}
+    let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
+    // SAFETY: the handler does nothing.
+    if let Err(e) = unsafe { sigaction(Signal::SIGXFSZ, &action) } {
+        tracing::debug!("SIGXFSZ: {e}");
+    }
+}
+
 /// From now on a lost terminal ends neither this program nor its children.
 #[allow(unsafe_code)]
 pub(crate) fn ignore_hangup() -> io::Result<()> {

@@ -179,3 +179,10 @@ fn every_code_is_explained_and_an_unknown_one_gets_the_nearest() {
     }
     assert!(stdout(&copal(&["help"])).contains("copal explain CODE"));
 }
+
+#[test]
+fn a_release_that_does_not_exist_is_what_the_doctor_names_off_a_device() {
+    let o = copal(&["doctor", "--update", "/no/such/release"]);
+    let text = stderr(&o);
+    assert!(code(&o) == 3 && text.contains("[image-missing]") && text.contains("/no/such/release"), "{text}");
+}

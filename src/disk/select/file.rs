@@ -3,6 +3,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 
 use super::{Target, TargetKind, checks};
@@ -55,8 +56,14 @@ pub(super) fn check(path: &Path, absolute: &Path, facts: &Facts, image: Option<&
     }
     let node = if path.is_symlink() { real.clone() } else { path.to_owned() };
     let touched = if meta.is_some() { real } else { real.parent().map_or_else(PathBuf::new, Path::to_owned) };
-    access(&touched, AccessFlags::W_OK)
-        .map_err(|e| refused(Code::TargetReadOnly, "it cannot be written".into()).because(e))?;
+    access(&touched, AccessFlags::W_OK).map_err(|e| {
+        let code = match e {
+            Errno::EROFS => Code::TargetReadOnly,
+            Errno::EACCES | Errno::EPERM => Code::NotRoot,
+            _ => Code::Io,
+        };
+        refused(code, "it cannot be written".into()).because(e)
+    })?;
     Ok(Target {
         name: path.to_owned(),
         node,
