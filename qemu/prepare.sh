@@ -182,7 +182,7 @@ in_tree() {
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 # part NAME RECIPE: makes $TOP/NAME with the function make_NAME unless it was made by this very recipe. What another recipe made is no longer used
-# from then on, even if this one fails. A part with a file `lacks` has no stamp of a recipe: the next call makes it again.
+# from then on, even if this one fails. A part with a file `again` has no stamp of a recipe: the next call makes it again.
 part() {
     stamp=$(printf '%s\n' "$2" "$MIRROR" | sha256sum | cut -d' ' -f1)
     if [ -e "$TOP/$1/stamp" ] && [ "$(cat "$TOP/$1/stamp")" = "$stamp" ]; then
@@ -196,7 +196,7 @@ part() {
     echo "its preparation failed: see what qemu/prepare.sh printed" >"$TOP/$1.why"
     making=$1
     "make_$1"
-    [ ! -e "$TOP/$1.new/lacks" ] || stamp="without something at $started"
+    [ ! -e "$TOP/$1.new/again" ] || stamp="without something at $started"
     echo "$stamp" >"$TOP/$1.new/stamp"
     rm -rf "${TOP:?}/$1"
     mv "$TOP/$1.new" "$TOP/$1"
@@ -360,6 +360,7 @@ make_kernel() {
         why="its kernel module is built as root only"
     elif [ -z "$tools" ]; then
         why="there are no packages that build modules for kernel $release $version"
+        : >"$TOP/kernel.new/again"
     else
         build_tree amd64 gcc-12
         build_modules "$HERE/nor" "$TOP/kernel.new"

@@ -91,7 +91,7 @@ pub(super) struct FlashArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "plan")]
     pub(super) receipt: Option<PathBuf>,
 
-    /// An LED that shows progress: the file that takes 1 and 0
+    /// An LED that shows progress: the file of sysfs that takes 1 and 0
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(super) led: Option<PathBuf>,
 
