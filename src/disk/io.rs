@@ -10,7 +10,7 @@ use nix::libc;
 
 use crate::error::{Code, Error, Result};
 use crate::sys::block::Medium;
-use crate::sys::buffer::Buffer;
+use crate::sys::buffer::{Buffer, part, part_mut};
 
 /// After so many interruptions in a row even `EINTR` is an error: no loop may run for ever.
 const MAX_INTERRUPTIONS: u32 = 1000;
@@ -67,45 +67,44 @@ impl<'a> Io<'a> {
     pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         let len = buf.len();
         self.transfer(Code::TargetReadFailed, "read", len, offset, |done, at| {
-            self.medium.read_at(buf.get_mut(done..).unwrap_or_default(), at)
+            self.medium.read_at(part_mut(buf, done..)?, at)
         })
     }
 
     pub fn write(&self, buf: &[u8], offset: u64) -> Result<()> {
         self.transfer(Code::TargetWriteFailed, "write", buf.len(), offset, |done, at| {
-            self.medium.write_at(buf.get(done..).unwrap_or_default(), at)
+            self.medium.write_at(part(buf, done..)?, at)
         })
     }
 
     /// Reads at any offset. `buffer` grows to hold all blocks concerned.
     pub(crate) fn read_any<'b>(&self, buffer: &'b mut Buffer, offset: u64, len: u64) -> Result<&'b [u8]> {
         let outer = outward(&(offset..offset + len), self.block() as u64);
-        let whole = usize::try_from(outer.end - outer.start).unwrap_or(usize::MAX);
+        let whole = usize::try_from(outer.end - outer.start).map_err(Error::internal)?;
         if buffer.len() < whole {
             *buffer = Buffer::zeroed(whole);
         }
-        self.read(buffer.get_mut(..whole).unwrap_or_default(), outer.start)?;
-        let skip = usize::try_from(offset - outer.start).unwrap_or(0);
-        Ok(buffer.get(skip..skip + usize::try_from(len).unwrap_or(0)).unwrap_or_default())
+        self.read(part_mut(buffer, ..whole).map_err(Error::internal)?, outer.start)?;
+        let skip = usize::try_from(offset - outer.start).map_err(Error::internal)?;
+        let len = usize::try_from(len).map_err(Error::internal)?;
+        part(buffer, skip..skip + len).map_err(Error::internal)
     }
 
     /// Writes at any offset: blocks that are only partly covered are read, merged and written.
     pub(crate) fn write_any(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let block = self.block();
         let outer = outward(&(offset..offset + bytes.len() as u64), block as u64);
-        let mut buf = Buffer::zeroed(usize::try_from(outer.end - outer.start).unwrap_or(0));
-        let skip = usize::try_from(offset - outer.start).unwrap_or(0);
+        let mut buf = Buffer::zeroed(usize::try_from(outer.end - outer.start).map_err(Error::internal)?);
+        let skip = usize::try_from(offset - outer.start).map_err(Error::internal)?;
         let last = buf.len().saturating_sub(block);
         let partial_last = skip + bytes.len() < buf.len();
         if skip > 0 || (partial_last && last == 0) {
-            self.read(buf.get_mut(..block).unwrap_or_default(), outer.start)?;
+            self.read(part_mut(&mut buf, ..block).map_err(Error::internal)?, outer.start)?;
         }
         if partial_last && last > 0 {
-            self.read(buf.get_mut(last..).unwrap_or_default(), outer.start + last as u64)?;
+            self.read(part_mut(&mut buf, last..).map_err(Error::internal)?, outer.start + last as u64)?;
         }
-        if let Some(place) = buf.get_mut(skip..skip + bytes.len()) {
-            place.copy_from_slice(bytes);
-        }
+        part_mut(&mut buf, skip..skip + bytes.len()).map_err(Error::internal)?.copy_from_slice(bytes);
         self.write(&buf, outer.start)
     }
 

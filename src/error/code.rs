@@ -65,6 +65,8 @@ codes! {
     Busy = "busy", "wait for the other program that holds the device, or stop it";
     /// The operating system reported an error for a file, folder or device, and no other code fits; the message has its text.
     Io = "io", "look in the kernel log for the device named here";
+    /// A value that cannot be missing is missing. The job ended before it was used.
+    Internal = "internal", "report this as a defect of copal, with the log";
     /// A result, a receipt or a log could not be written to its destination.
     OutputFailed = "output-failed", "free space where the output goes, or send it elsewhere";
     /// The board's configuration file does not exist, or is not a regular file.

@@ -60,6 +60,11 @@ pub struct Error {
 }
 
 impl Error {
+    /// A defect of copal: a value that cannot be missing is.
+    pub(crate) fn internal(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Error::new(Code::Internal, "internal error").because(cause)
+    }
+
     /// A failure before any write. `summary` names the failed action and its object.
     pub fn new(code: Code, summary: impl Into<String>) -> Self {
         Error {

@@ -19,6 +19,7 @@ use crate::image::chunks::{Piece, Source};
 use crate::image::digest::{CHUNK, Digest256, chunk_digest, root};
 use crate::progress::Progress;
 use crate::sys::block::{Access, Device, Medium};
+use crate::sys::buffer::{part, part_mut};
 
 /// Bytes of the image, and the device that they go to, from its beginning on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,9 +141,9 @@ impl Medium for Parts {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         match self.at(offset, buf.len()) {
-            Place::Part { device, at, len } => device.read_at(buf.get_mut(..len).unwrap_or_default(), at),
+            Place::Part { device, at, len } => device.read_at(part_mut(buf, ..len)?, at),
             Place::Between { len } => {
-                buf.get_mut(..len).unwrap_or_default().fill(0);
+                part_mut(buf, ..len)?.fill(0);
                 Ok(len)
             }
         }
@@ -150,7 +151,7 @@ impl Medium for Parts {
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
         match self.at(offset, buf.len()) {
-            Place::Part { device, at, len } => device.write_at(buf.get(..len).unwrap_or_default(), at),
+            Place::Part { device, at, len } => device.write_at(part(buf, ..len)?, at),
             Place::Between { len } => Ok(len),
         }
     }
@@ -196,7 +197,7 @@ impl Source for MaskedSource {
             Piece::End => {}
             Piece::Zero(len) => self.at += len,
             Piece::Data(len) => {
-                self.masked.mask(self.at, buf.get_mut(..len).unwrap_or_default())?;
+                self.masked.mask(self.at, part_mut(buf, ..len).map_err(Error::internal)?)?;
                 self.at += len as u64;
             }
         }
@@ -220,7 +221,7 @@ impl Masked {
         }
         for range in between {
             let at = |n: u64| usize::try_from(n - offset).unwrap_or(usize::MAX);
-            chunk.get_mut(at(range.start)..at(range.end)).unwrap_or_default().fill(0);
+            part_mut(chunk, at(range.start)..at(range.end)).map_err(Error::internal)?.fill(0);
         }
         let mut changed = self.changed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(place) = changed.get_mut(index) {

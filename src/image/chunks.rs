@@ -11,8 +11,8 @@ use std::sync::{
 };
 
 use super::digest::CHUNK_LEN;
-use crate::error::Result;
-use crate::sys::buffer::Buffer;
+use crate::error::{Error, Result};
+use crate::sys::buffer::{Buffer, part};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece {
@@ -129,7 +129,13 @@ pub fn pass<S>(
                     return Ok(());
                 }
                 Piece::Zero(len) => Extent::Zero { offset, len },
-                Piece::Data(n) => Extent::Data { offset, bytes: buffer.get(..n).unwrap_or_default() },
+                Piece::Data(n) => match part(&buffer, ..n) {
+                    Ok(bytes) => Extent::Data { offset, bytes },
+                    Err(e) => {
+                        s.ended = true;
+                        return Err(Error::internal(e));
+                    }
+                },
             };
             if let Err(e) = (s.in_order)(&extent) {
                 s.ended = true;

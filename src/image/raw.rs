@@ -12,6 +12,7 @@ use super::stored::DropBehind;
 use crate::error::{Code, Error, Result};
 use crate::image::chunks::{Piece, Source};
 use crate::image::digest::CHUNK;
+use crate::sys::buffer::part_mut;
 
 /// Bytes that are requested from the medium ahead of time. The kernel's own read-ahead is 128 KiB on most devices: the
 /// medium would stand still while a chunk is processed.
@@ -109,7 +110,7 @@ impl Source for Raw {
         self.ask_ahead();
         let left = usize::try_from(self.size - self.position).unwrap_or(usize::MAX);
         let len = buf.len().min(left);
-        let space = buf.get_mut(..len).unwrap_or_default();
+        let space = part_mut(buf, ..len).map_err(Error::internal)?;
         self.image.read_stored(self.position, space).map_err(|e| self.failed(self.position, e))?;
         self.position += len as u64;
         self.cache.passed(self.position);

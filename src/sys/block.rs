@@ -12,7 +12,7 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, FcntlArg, OFlag, PosixFadviseAdvice};
 
-use super::buffer::ALIGN;
+use super::buffer::{ALIGN, part, part_mut};
 use super::hold::{Hold, lock};
 
 /// The write engine's interface to a disk; tests implement it to inject failures.
@@ -316,14 +316,14 @@ impl Medium for Device {
         self.falling_back(|| {
             let (n, file) = self.route(ptr, len, offset);
             let mut buf = buf.borrow_mut();
-            file.read_at(buf.get_mut(..n).unwrap_or_default(), offset)
+            file.read_at(part_mut(&mut buf, ..n)?, offset)
         })
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
         self.falling_back(|| {
             let (n, file) = self.route(buf.as_ptr(), buf.len(), offset);
-            file.write_at(buf.get(..n).unwrap_or_default(), offset)
+            file.write_at(part(buf, ..n)?, offset)
         })
     }
 

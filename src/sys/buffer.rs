@@ -1,7 +1,29 @@
+use std::io;
 use std::ops::{Deref, DerefMut};
+use std::slice::SliceIndex;
 
 /// Memory alignment for direct I/O, in bytes: a page, more than any block layer requires.
 pub(crate) const ALIGN: usize = 4096;
+
+/// A part of a buffer that must be there. An empty part in its place would be written, read back or compared as if there were nothing to do.
+///
+/// # Errors
+/// A defect of copal: the part is outside the buffer.
+pub(crate) fn part<R: SliceIndex<[u8], Output = [u8]>>(bytes: &[u8], range: R) -> io::Result<&[u8]> {
+    bytes.get(range).ok_or_else(outside)
+}
+
+/// [`part`], to be changed.
+pub(crate) fn part_mut<R: SliceIndex<[u8], Output = [u8]>>(
+    bytes: &mut [u8],
+    range: R,
+) -> io::Result<&mut [u8]> {
+    bytes.get_mut(range).ok_or_else(outside)
+}
+
+fn outside() -> io::Error {
+    io::Error::other("a piece lies outside its buffer")
+}
 
 #[derive(Clone, Copy)]
 #[repr(C, align(4096))]
@@ -52,5 +74,20 @@ mod tests {
             b.fill(7);
             assert!(b.iter().all(|&x| x == 7));
         }
+    }
+}
+
+#[cfg(test)]
+mod part_tests {
+    use super::*;
+
+    #[test]
+    fn a_part_outside_is_an_error_and_not_nothing() {
+        let mut bytes = [1, 2, 3];
+        assert_eq!(part(&bytes, 1..3).unwrap(), [2, 3]);
+        assert!(part(&bytes, 1..4).is_err() && part(&bytes, 4..).is_err());
+        part_mut(&mut bytes, ..1).unwrap().fill(9);
+        assert!(part_mut(&mut bytes, ..4).is_err());
+        assert_eq!(bytes, [9, 2, 3]);
     }
 }

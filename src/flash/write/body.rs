@@ -10,7 +10,7 @@ use crate::disk::select::ImageSize;
 use crate::error::{Code, Error, Result};
 use crate::image::chunks::{Extent, pass, workers};
 use crate::image::digest::{CHUNK, CHUNK_LEN, Digest256, chunk_digest, is_zero, root, zero_chunk};
-use crate::sys::buffer::Buffer;
+use crate::sys::buffer::{self, Buffer};
 
 /// Within a chunk of data, the medium zeroes blocks of this size; for smaller ones a request costs more than the bytes.
 const ZERO_BLOCK: usize = 128 << 10;
@@ -171,12 +171,12 @@ impl Writer<'_> {
     fn write_around_edges(&self, body: &Body, scratch: &mut Buffer, offset: u64, bytes: &[u8]) -> Result<()> {
         let mut at = 0;
         for edge in self.edge_ranges(offset, bytes.len()) {
-            let between = part(bytes, &(at..edge.start));
+            let between = part(bytes, &(at..edge.start))?;
             self.write_data(body, scratch, offset + at as u64, between, is_zero(between))?;
             self.progress.advance(edge.len() as u64);
             at = edge.end;
         }
-        let rest = part(bytes, &(at..bytes.len()));
+        let rest = part(bytes, &(at..bytes.len()))?;
         self.write_data(body, scratch, offset + at as u64, rest, is_zero(rest))
     }
 
@@ -222,13 +222,15 @@ impl Writer<'_> {
         }
         let native = self.zeroer.is_native();
         let mut zeroes = 0;
-        for run in runs(bytes.len(), ZERO_BLOCK, |block| native && is_zero(part(bytes, block))) {
+        for run in
+            runs(bytes.len(), ZERO_BLOCK, |block| native && bytes.get(block.clone()).is_some_and(is_zero))
+        {
             let at = offset + run.range.start as u64;
             // The last block of an image may not fill a sector: it is merged like data.
             if run.marked && body.zeroes.add(at..at + run.range.len() as u64) {
                 zeroes += run.range.len() as u64;
             } else {
-                self.write_bytes(part(bytes, &run.range), at)?;
+                self.write_bytes(part(bytes, &run.range)?, at)?;
             }
         }
         self.progress.advance(len - zeroes);
@@ -240,13 +242,15 @@ impl Writer<'_> {
         if !self.is_readable(body, scratch, offset, bytes.len() as u64)? {
             return self.write_bytes(bytes, offset);
         }
-        let seen = part(scratch, &(0..bytes.len()));
+        let seen = part(scratch, &(0..bytes.len()))?;
         let mut alike = 0usize;
-        for run in runs(bytes.len(), DIFF_BLOCK, |block| part(bytes, block) == part(seen, block)) {
+        for run in runs(bytes.len(), DIFF_BLOCK, |block| {
+            bytes.get(block.clone()).is_some_and(|new| seen.get(block.clone()) == Some(new))
+        }) {
             if run.marked {
                 alike += run.range.len();
             } else {
-                self.write_bytes(part(bytes, &run.range), offset + run.range.start as u64)?;
+                self.write_bytes(part(bytes, &run.range)?, offset + run.range.start as u64)?;
             }
         }
         self.skipped.fetch_add(alike as u64, Ordering::Relaxed);
@@ -310,8 +314,8 @@ fn record(digests: &Mutex<Vec<Digest256>>, offset: u64, digest: Digest256) {
     }
 }
 
-fn part<'b>(bytes: &'b [u8], range: &Range<usize>) -> &'b [u8] {
-    bytes.get(range.clone()).unwrap_or_default()
+fn part<'b>(bytes: &'b [u8], range: &Range<usize>) -> Result<&'b [u8]> {
+    buffer::part(bytes, range.clone()).map_err(Error::internal)
 }
 
 #[derive(Debug, PartialEq, Eq)]

@@ -29,7 +29,7 @@ impl Former {
 
 impl Writer<'_> {
     pub(super) fn clear(&self, range: &Range<u64>) -> Result<()> {
-        match self.write_and_read_back(range.start, &zeroes(range)) {
+        match self.write_and_read_back(range.start, &zeroes(range)?) {
             Ok(None) => Ok(()),
             Ok(Some(at)) => Err(self.not_cleared(at)),
             Err(e) if is_dead_end(&self.io, range) => {
@@ -43,7 +43,7 @@ impl Writer<'_> {
     /// One flush for all of them: a ZFS label has up to 128.
     pub(super) fn clear_signatures(&self, found: &[Signature]) -> Result<()> {
         for Signature { range, .. } in found {
-            if let Err(e) = self.io.write_any(&zeroes(range), range.start) {
+            if let Err(e) = self.io.write_any(&zeroes(range)?, range.start) {
                 tracing::debug!("{}; trying again", e.message());
             }
         }
@@ -143,13 +143,15 @@ fn is_dead_end(io: &Io<'_>, range: &Range<u64>) -> bool {
 }
 
 fn clear(io: &Io<'_>, range: &Range<u64>) -> Result<()> {
-    io.write_any(&zeroes(range), range.start)?;
+    io.write_any(&zeroes(range)?, range.start)?;
     io.flush()
 }
 
 /// They are written, not discarded: what they replace must be gone before anything else happens.
-fn zeroes(range: &Range<u64>) -> Vec<u8> {
-    vec![0; usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(0)]
+fn zeroes(range: &Range<u64>) -> Result<Vec<u8>> {
+    let len =
+        range.end.checked_sub(range.start).ok_or_else(|| Error::internal("a range ends before it begins"))?;
+    Ok(vec![0; usize::try_from(len).map_err(Error::internal)?])
 }
 
 /// Clears as much of `range` as possible, block by block, so that one bad sector does not keep a partition table. Returns
@@ -162,8 +164,7 @@ fn clear_around_bad_blocks(io: &Io<'_>, range: &Range<u64>) -> bool {
     let mut at = range.start;
     while at < range.end && in_a_row < HOPELESS {
         let end = range.end.min((at / step + 1) * step);
-        let zeroes = vec![0; usize::try_from(end - at).unwrap_or(0)];
-        match io.write_any(&zeroes, at) {
+        match zeroes(&(at..end)).and_then(|zeroes| io.write_any(&zeroes, at)) {
             Ok(()) => in_a_row = 0,
             Err(e) if e.code() == Code::TargetVanished => return false,
             Err(_) => {

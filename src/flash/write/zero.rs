@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use super::heed_signals;
 use crate::disk::io::Io;
-use crate::error::{Code, Result};
+use crate::error::{Code, Error, Result};
 use crate::image::digest::{CHUNK, CHUNK_LEN, is_zero};
-use crate::sys::buffer::{ALIGN, Buffer};
+use crate::sys::buffer::{ALIGN, Buffer, part};
 
 /// Bytes of one request: progress stays visible, and a slow device is not silent for minutes.
 const ZERO_STEP: u64 = 256 << 20;
@@ -147,7 +147,8 @@ impl Zeroer {
             heed_signals(io)?;
             let began = Instant::now();
             let len = CHUNK.min(range.end - at);
-            let zeroes = zeroes.get(..usize::try_from(len).unwrap_or(0)).unwrap_or_default();
+            let zeroes =
+                part(&zeroes, ..usize::try_from(len).map_err(Error::internal)?).map_err(Error::internal)?;
             let whole = at.is_multiple_of(block) && len.is_multiple_of(block);
             if let Some(seen) = seen.get_mut(..zeroes.len()).filter(|_| compare && whole) {
                 let read = match io.read(seen, at) {

@@ -44,7 +44,7 @@ pub fn change_in_place(
     }
     let file = at(folder.open_in_place(name), "open", name)?;
     for index in order {
-        let sector = new.chunks(SECTOR).nth(*index).unwrap_or_default();
+        let sector = new.chunks(SECTOR).nth(*index).ok_or_else(|| differs(name, "it has no such sector"))?;
         at(folder.write_sector(&file, *index, sector), "write a sector of", name)?;
         at(folder.flush(), "flush the drive below", name)?;
     }
