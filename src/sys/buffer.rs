@@ -75,11 +75,6 @@ mod tests {
             assert!(b.iter().all(|&x| x == 7));
         }
     }
-}
-
-#[cfg(test)]
-mod part_tests {
-    use super::*;
 
     #[test]
     fn a_part_outside_is_an_error_and_not_nothing() {
