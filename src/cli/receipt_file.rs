@@ -28,7 +28,7 @@ impl ReceiptFile {
         let refused = |why: &str| {
             Error::new(Code::OutputFailed, format!("cannot put a receipt into {}: {why}", path.display()))
                 .object(path.display())
-                .with_hint("name a plain file, in a folder that may be written, for the receipt")
+                .with_hint("give --receipt a plain file in a writable directory")
         };
         let image = &plan.image.stored.path;
         let beside = companions(image);

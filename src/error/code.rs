@@ -108,8 +108,8 @@ codes! {
     /// Something is stacked on the target or on one of its partitions: LVM, device-mapper, RAID, a loop device, btrfs. Or copal itself has it open, as its
     /// standard output for example.
     TargetInUse = "target-in-use", "first deactivate what is stacked on it (LVM, device-mapper, RAID)";
-    /// The target is a member of an MD array; writing to it would damage the array.
-    TargetRaidMember = "target-raid-member", "name the array (md/…), or wipe the member with `mdadm --zero-superblock`";
+    /// The target is a member of an MD array or of a firmware RAID (IMSM, DDF); writing to it would damage the array.
+    TargetRaidMember = "target-raid-member", "name the array (md/…), or wipe the member with `mdadm --zero-superblock` (firmware RAID: `wipefs --all`)";
     /// Between the check and the opening, the name came to lead to another device; or a plain file was replaced, renamed or removed
     /// while it was written.
     TargetChanged = "target-changed", "check the cabling and power of a disk, or which other program writes a plain file: the checked target is not the written one";

@@ -213,8 +213,9 @@ impl Prepared {
         self.refuse_changed_image()?;
         let device = self.open_target(paths)?;
         let outcome = write::execute(plan, &|| image.source(), &device, progress).inspect_err(|e| {
-            // After a signal the next flash continues with it.
-            if made && e.code() != Code::Interrupted {
+            // After a signal, the next flash continues with this file. Another program may have put its own file in the place.
+            if made && e.code() != Code::Interrupted && device.is_at(&plan.target.node).is_ok_and(|same| same)
+            {
                 drop(std::fs::remove_file(&plan.target.node));
             }
         })?;

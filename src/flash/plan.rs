@@ -39,8 +39,8 @@ pub enum Step {
         what: Cleared,
         range: Range<u64>,
     },
-    /// Writes zeroes over sectors at the end of the disk, after the image: signatures of volume managers, by which the new system might take the disk
-    /// for a part of a pool or an array.
+    /// Zeroes sectors past the image, at the end of the disk, that hold signatures of volume managers. The new system might otherwise add the disk to
+    /// a pool or an array.
     ClearSignatures {
         found: Vec<Signature>,
     },

@@ -68,7 +68,7 @@ impl BlockMap {
     }
 }
 
-/// What an image may have after the end of its table: padding to the size of a card's erase blocks.
+/// Padding allowed after the end of the partition table, in bytes. Build systems pad images to a card's erase block.
 const MOST_AFTER_TABLE: u64 = 64 << 20;
 
 /// Reads the whole image, unless it goes on long after the end of its table; for a signature it is read whole. Damage, and a companion file or signature that contradicts the image, is an error as in a flash; a table that is

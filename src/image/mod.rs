@@ -72,7 +72,7 @@ pub struct Image {
     pub path: PathBuf,
     pub format: Format,
     pub stored_size: u64,
-    /// Of the file when it was opened.
+    /// Taken when the file was opened.
     version: Version,
     /// Companion files are opened with the same checks.
     surroundings: Surroundings,

@@ -142,9 +142,9 @@ impl Source for Unchanged {
     }
 }
 
-/// Why an image, or a file beside it, was not opened.
+/// Why an image or one of its companions was not opened.
 pub(super) enum NotOpened {
-    /// What it is instead of a regular file.
+    /// Not a regular file; the file type, for the message.
     Kind(&'static str),
     Untrusted(Error),
     Io(io::Error),

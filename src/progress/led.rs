@@ -94,7 +94,7 @@ impl Led {
     /// `file` takes `1` and `0`. It may be missing: some drivers come late.
     ///
     /// # Errors
-    /// It is there, and is no file of sysfs: what is written to it would damage a disk, an image or a document.
+    /// The file exists outside sysfs: a write could damage a disk, an image or a document.
     pub fn at(file: &Path, paths: &Paths) -> Result<Self> {
         if file == Path::new("/dev/null") {
             return Ok(Led::default());
@@ -199,7 +199,7 @@ impl Shared {
     }
 }
 
-/// Where an LED may be: in sysfs, and for tests below another root or in a directory that they name.
+/// Locations where an LED is accepted: sysfs; in tests also another root, and the directory in `COPAL_LED_DIRECTORY`.
 struct Places {
     others: Vec<PathBuf>,
 }
@@ -219,7 +219,7 @@ impl Places {
         if is_for_tests || (real.is_file() && statfs(&real)?.filesystem_type() == SYSFS_MAGIC) {
             return Ok(());
         }
-        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file of sysfs"))
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file in sysfs"))
     }
 }
 

@@ -16,6 +16,7 @@ mod kit {
 mod archives;
 mod bombs;
 mod calls;
+mod changes;
 mod distribution;
 mod interrupts;
 mod lost_layers;

@@ -1,7 +1,11 @@
 //! A plain file as the target.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
+use crate::kit::needs::is_root;
+use crate::kit::process::stderr;
 use crate::support::*;
 
 /// As a loop device shows such a file: without the part of a sector at its end.
@@ -21,4 +25,38 @@ fn the_old_backup_table_of_a_file_that_ends_within_a_sector_goes() {
         assert!(read(&target, 100 * MIB - 33 * 512, 33 * 512).iter().all(|b| *b == 0), "{more}");
         assert_eq!(read(&target, 100 * MIB - 34 * 512, 6), b"before", "{more}: only the table goes");
     }
+}
+
+/// Whoever runs it may lack the rights, or the space.
+#[test]
+fn what_a_file_cannot_take_is_reported_and_a_new_file_goes() {
+    let dir = folder();
+    let target = dir.path().join("disk");
+    let limited = |limit: &str, image: &Path, target: &Path| {
+        let script = format!("ulimit -f {limit} && exec \"$0\" flash \"$1\" \"$2\"");
+        let mut flash = std::process::Command::new("bash");
+        flash.args(["-c", &script, env!("CARGO_BIN_EXE_copal")]).args([image, target]).output().unwrap()
+    };
+    // Blocks of 1 KiB.
+    let out = limited("20480", os_image(), &target);
+    let text = stderr(&out);
+    assert!(!out.status.success() && out.status.code().is_some() && text.contains("os error 27"), "{text}");
+    assert!(!target.exists(), "{text}");
+    if !is_root("what_a_file_cannot_take_is_reported_and_a_new_file_goes") {
+        return;
+    }
+    // Below a directory that this user may enter, with the program.
+    let open = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(open.path(), Permissions::from_mode(0o755)).unwrap();
+    let (program, image) = (open.path().join("copal"), open.path().join("os.img"));
+    tool(&["cp", env!("CARGO_BIN_EXE_copal"), program.to_str().unwrap()]);
+    tool(&["cp", "--sparse=always", os_image().to_str().unwrap(), image.to_str().unwrap()]);
+    let file = open.path().join("of-root");
+    std::fs::write(&file, "kept").unwrap();
+    let mut flash = std::process::Command::new("setpriv");
+    flash.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program).arg("flash");
+    let out = flash.args([&image, &file]).output().unwrap();
+    let text = stderr(&out);
+    assert!(text.contains("[not-root]") && !text.contains("write protection"), "{text}");
+    assert_eq!(std::fs::read(&file).unwrap(), b"kept");
 }

@@ -81,7 +81,7 @@ impl Table {
                 == (before.index, before.start, before.size, &before.name)
                 && (before.label.is_none() || now.label == before.label)
         };
-        // Where the backup's entries begin is an assumption until they are read.
+        // Before the backup is read, the start of its entries is only assumed.
         let end = |table: &Table| table.backup.as_ref().map(|backup| backup.end);
         (self.kind, self.sector_size, end(self)) == (before.kind, before.sector_size, end(before))
             && self.partitions.len() == before.partitions.len()

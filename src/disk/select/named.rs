@@ -34,8 +34,8 @@ fn own_descriptor(path: &Path) -> Option<&'static str> {
     let mut here = path.to_owned();
     // As many links as Linux follows (path_resolution(7)).
     for _ in 0..40 {
-        let folder = here.parent().and_then(|folder| folder.canonicalize().ok());
-        if folder.is_some_and(|folder| folder.starts_with("/proc") && folder.ends_with("fd")) {
+        let directory = here.parent().and_then(|directory| directory.canonicalize().ok());
+        if directory.is_some_and(|directory| directory.starts_with("/proc") && directory.ends_with("fd")) {
             return Some("an open file of this program");
         }
         let Ok(to) = std::fs::read_link(&here) else { break };

@@ -134,7 +134,7 @@ fn inspect_within(
     })
 }
 
-/// Opens an archive, so that the file that is loaded later is the one that was inspected.
+/// Opens an archive. The same open file is inspected and then loaded.
 pub fn open(path: &Path) -> Result<image::Image> {
     Ok(image::Image::open(path)?.with_window(MAX_WINDOW_BYTES))
 }

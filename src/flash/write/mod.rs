@@ -28,7 +28,7 @@ use crate::image::digest::{CHUNK, Digest256, chunk_digest, root};
 use crate::image::{self, Format};
 use crate::progress::{Progress, Stage, Work};
 use crate::sys::block::Medium;
-use crate::sys::buffer::Buffer;
+use crate::sys::buffer::{Buffer, part_mut};
 use clear::Former;
 pub use clear::disarm;
 pub(super) use verify::place;
@@ -232,7 +232,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Refuses a partition table, as it will be on the medium, other than the one that was checked.
+    /// Refuses the partition table that is about to be written if it differs from the checked table.
     fn check_table(&self) -> Result<()> {
         let PlannedImage { table: Some(checked), stored, .. } = &self.plan.image else { return Ok(()) };
         let mut buffer = Buffer::zeroed(0);
@@ -248,13 +248,13 @@ impl<'a> Writer<'a> {
                 shown
             })?;
             fill(out, body)?;
-            // They are not on the medium yet.
+            // The edges are still in memory only.
             for edge in std::iter::once(&self.head).chain(&self.backup) {
                 let held = edge.start.max(offset)..edge.end.min(end);
                 if !held.is_empty() {
                     let bytes = self.edge_bytes(&held).map_err(io::Error::other)?;
-                    let at = usize::try_from(held.start - offset).unwrap_or(usize::MAX);
-                    fill(out.get_mut(at..at.saturating_add(bytes.len())).unwrap_or_default(), &bytes)?;
+                    let at = usize::try_from(held.start - offset).map_err(io::Error::other)?;
+                    fill(part_mut(out, at..at.saturating_add(bytes.len()))?, &bytes)?;
                 }
             }
             Ok(())
@@ -265,9 +265,9 @@ impl<'a> Writer<'a> {
         }
         match found {
             Ok(found) if found.table.is_still(checked) => Ok(()),
-            Ok(_) => Err(self.image_changed("its partition table is another one")),
+            Ok(_) => Err(self.image_changed("its partition table differs from the checked table")),
             Err(flaw) if stored.format == Format::Raw => {
-                Err(self.image_changed(&format!("its partition table is no longer valid: {flaw}")))
+                Err(self.image_changed(&format!("its partition table became invalid: {flaw}")))
             }
             Err(flaw) => Err(image::flawed(flaw, &stored.path)),
         }
