@@ -186,7 +186,7 @@ fn print(mut from: impl io::Read, path: &Path) -> Result<()> {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
             result => result.map_err(|e| failure("read", path, e))?,
         };
-        let part = buf.get(..n).unwrap_or_default();
+        let (part, _) = buf.split_at(n);
         // `flush` at the end: a last line without a newline may still be in memory.
         match if part.is_empty() { out.flush() } else { out.write_all(part) } {
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => return Ok(()),

@@ -225,10 +225,13 @@ impl EnvBlock {
 
     fn is_sound_throughout(&self, before: &EnvBlock, old: &[u8], new: &[u8], order: &[usize]) -> bool {
         (0..=order.len()).all(|done| {
-            let written = order.get(..done).unwrap_or_default();
             let sectors = old.chunks(SECTOR).zip(new.chunks(SECTOR)).enumerate();
             let bytes: Vec<u8> = sectors
-                .flat_map(|(index, (old, new))| if written.contains(&index) { new } else { old })
+                .flat_map(
+                    |(index, (old, new))| {
+                        if order.iter().take(done).any(|at| *at == index) { new } else { old }
+                    },
+                )
                 .copied()
                 .collect();
             EnvBlock::parse(&bytes).is_ok_and(|now| now.is_between(before, self))

@@ -271,8 +271,8 @@ impl Prepared {
             found = Some((difference.clone(), sequence.cost(&difference), sequence.digest()?));
             Ok(())
         })?;
-        let (identical, would_write, device_sha256) =
-            found.map(|(d, cost, digest)| (d.is_none(), cost, digest)).unwrap_or_default();
+        let (difference, would_write, device_sha256) =
+            found.ok_or_else(|| Error::internal("the device was not read"))?;
         Ok(Compared {
             kind: self.kind(),
             device: self.device().to_owned(),
@@ -280,7 +280,7 @@ impl Prepared {
             length: self.image.len() as u64,
             sha256: self.sha256.clone(),
             device_sha256,
-            identical,
+            identical: difference.is_none(),
             would_write,
         })
     }

@@ -84,10 +84,10 @@ impl<'a> Sequence<'a> {
         let mut this = Sequence { place, image: offset..end, outer, goal, scratch, head, key, done };
         for edge in [floor(offset, unit), floor(end - 1, unit)] {
             let edge = edge..(edge + unit).min(this.outer.end);
-            let place = slice_mut(&mut this.goal, &edge, this.outer.start);
+            let place = slice_mut(&mut this.goal, &edge, this.outer.start)?;
             this.place.read(place, edge.start)?;
         }
-        slice_mut(&mut this.goal, &(offset..end), this.outer.start).copy_from_slice(image);
+        slice_mut(&mut this.goal, &(offset..end), this.outer.start)?.copy_from_slice(image);
         Ok(this)
     }
 
@@ -97,12 +97,13 @@ impl<'a> Sequence<'a> {
         for piece in self.pieces() {
             let there = fill(self.place, &mut self.scratch, &piece)?;
             let inside = overlap(&piece, &self.image);
-            let same = slice(there, &inside, piece.start) == slice(&self.goal, &inside, self.outer.start);
+            let there = slice(there, &inside, piece.start)?;
+            let same = there == slice(&self.goal, &inside, self.outer.start)?;
             if piece == self.head {
                 found.head = !same;
-                found.invalid = is_blank(slice(there, &self.key, piece.start));
+                found.invalid = is_blank(slice(&self.scratch, &self.key, piece.start)?);
             } else if !same {
-                found.older |= piece == first && !is_blank(slice(there, &inside, piece.start));
+                found.older |= piece == first && !is_blank(there);
                 found.body.push(piece);
             }
         }
@@ -177,9 +178,10 @@ impl<'a> Sequence<'a> {
     fn clear_head(&mut self, invalid: bool) -> Result<()> {
         let (head, blank) = (self.head.clone(), self.place.blank());
         let Some(grain) = self.place.grain() else {
-            let mut bytes = Buffer::zeroed(slice(&self.goal, &head, self.outer.start).len());
-            bytes.copy_from_slice(slice(&self.goal, &head, self.outer.start));
-            slice_mut(&mut bytes, &overlap(&head, &self.image), head.start).fill(blank);
+            let goal = slice(&self.goal, &head, self.outer.start)?;
+            let mut bytes = Buffer::zeroed(goal.len());
+            bytes.copy_from_slice(goal);
+            slice_mut(&mut bytes, &overlap(&head, &self.image), head.start)?.fill(blank);
             return self.write(&bytes, head.start);
         };
         if !invalid {
@@ -203,7 +205,7 @@ impl<'a> Sequence<'a> {
 
     fn prove_cleared(&mut self) -> Result<()> {
         let there = fill(self.place, &mut self.scratch, &self.head)?;
-        if is_blank(slice(there, &self.key, self.head.start)) {
+        if is_blank(slice(there, &self.key, self.head.start)?) {
             return Ok(());
         }
         Err(self.differs(self.key.start))
@@ -254,14 +256,14 @@ impl<'a> Sequence<'a> {
 
     fn first_difference(&mut self, piece: &Range<u64>) -> Result<Option<u64>> {
         let there = fill(self.place, &mut self.scratch, piece)?;
-        let goal = slice(&self.goal, piece, self.outer.start);
+        let goal = slice(&self.goal, piece, self.outer.start)?;
         let at = there.iter().zip(goal).position(|(a, b)| a != b);
         Ok(at.map(|at| piece.start + at as u64))
     }
 
     /// Reads the whole image again and compares its digest, including the parts that were not written.
     fn verify(&mut self) -> Result<()> {
-        if self.digest()? == sha256(slice(&self.goal, &self.image, self.outer.start)) {
+        if self.digest()? == sha256(slice(&self.goal, &self.image, self.outer.start)?) {
             return Ok(());
         }
         Err(self.differs(self.image.start))
@@ -271,7 +273,7 @@ impl<'a> Sequence<'a> {
         let mut found = Sha256::new();
         for piece in self.pieces() {
             let there = fill(self.place, &mut self.scratch, &piece)?;
-            found.update(slice(there, &overlap(&piece, &self.image), piece.start));
+            found.update(slice(there, &overlap(&piece, &self.image), piece.start)?);
         }
         Ok(hex(&found.finalize()))
     }
@@ -292,7 +294,7 @@ impl<'a> Sequence<'a> {
             return Ok(());
         }
         self.count(len(range));
-        self.place.write(slice(&self.goal, range, self.outer.start), range.start)
+        self.place.write(slice(&self.goal, range, self.outer.start)?, range.start)
     }
 
     fn write(&mut self, bytes: &[u8], offset: u64) -> Result<()> {
@@ -341,7 +343,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 fn fill<'b>(place: &mut dyn Storage, scratch: &'b mut Buffer, piece: &Range<u64>) -> Result<&'b [u8]> {
-    let buf = slice_mut(scratch, piece, piece.start);
+    let buf = slice_mut(scratch, piece, piece.start)?;
     place.read(buf, piece.start)?;
     Ok(buf)
 }

@@ -1,6 +1,7 @@
 use std::ops::Range;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::sys::buffer::{part, part_mut};
 
 /// A disk, an eMMC boot partition, or a flash chip.
 ///
@@ -68,15 +69,17 @@ pub(super) fn overlap(a: &Range<u64>, b: &Range<u64>) -> Range<u64> {
     start..a.end.min(b.end).max(start)
 }
 
-pub(super) fn slice<'b>(buf: &'b [u8], range: &Range<u64>, base: u64) -> &'b [u8] {
-    index(range, base).and_then(|r| buf.get(r)).unwrap_or_default()
+/// The bytes at `range` of the device, in a buffer that begins at `base`.
+pub(super) fn slice<'b>(buf: &'b [u8], range: &Range<u64>, base: u64) -> Result<&'b [u8]> {
+    part(buf, index(range, base)).map_err(Error::internal)
 }
 
-pub(super) fn slice_mut<'b>(buf: &'b mut [u8], range: &Range<u64>, base: u64) -> &'b mut [u8] {
-    index(range, base).and_then(|r| buf.get_mut(r)).unwrap_or_default()
+pub(super) fn slice_mut<'b>(buf: &'b mut [u8], range: &Range<u64>, base: u64) -> Result<&'b mut [u8]> {
+    part_mut(buf, index(range, base)).map_err(Error::internal)
 }
 
-fn index(range: &Range<u64>, base: u64) -> Option<Range<usize>> {
-    let at = |n: u64| usize::try_from(n.checked_sub(base)?).ok();
-    Some(at(range.start)?..at(range.end)?)
+/// Outside every buffer if it begins before `base`.
+fn index(range: &Range<u64>, base: u64) -> Range<usize> {
+    let at = |n: u64| n.checked_sub(base).and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
+    at(range.start)..at(range.end)
 }

@@ -7,6 +7,7 @@ use super::pass::zeroes;
 use crate::error::{Code, Error, Result};
 use crate::image::chunks::Extent;
 use crate::image::digest::is_zero;
+use crate::sys::buffer::part;
 
 pub(super) struct BmapCheck<'a> {
     bmap: &'a Bmap,
@@ -32,8 +33,8 @@ impl<'a> BmapCheck<'a> {
             let until = until.min(end);
             let bytes = match extent {
                 Extent::Data { bytes, .. } => {
-                    let range = usize::try_from(at - start).ok().zip(usize::try_from(until - start).ok());
-                    Some(range.and_then(|(from, to)| bytes.get(from..to)).unwrap_or_default())
+                    let index = |at: u64| usize::try_from(at - start).unwrap_or(usize::MAX);
+                    Some(part(bytes, index(at)..index(until)).map_err(Error::internal)?)
                 }
                 Extent::Zero { .. } => None,
             };

@@ -68,7 +68,7 @@ impl Image {
         }
         let mut head = [0; 16];
         let n = read_head(&file, &mut head).map_err(|e| unreadable(&path, e))?;
-        let format = format_of(head.get(..n).unwrap_or_default()).map_err(|what| {
+        let format = format_of(head.split_at(n).0).map_err(|what| {
             let text = format!("image {} is compressed with {what}", path.display());
             let error = Error::new(Code::UnsupportedCompression, text).object(path.display());
             error.with_hint("unpack it first, or compress it with gzip, xz, zstd or bzip2")

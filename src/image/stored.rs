@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
+use crate::sys::buffer::{part, part_mut};
+
 const READ_BYTES: usize = 256 << 10;
 
 /// The page cache is released in steps of this many bytes, one step after the reader: often enough to stay small, rarely
@@ -106,15 +108,16 @@ impl Stored {
             self.start = 0;
             while self.end < n && self.refill()? > 0 {}
         }
-        Ok(self.buffer.get(self.start..self.end).unwrap_or_default())
+        part(&self.buffer, self.start..self.end)
     }
 
     fn refill(&mut self) -> io::Result<usize> {
         let left = usize::try_from(self.size - self.offset).unwrap_or(usize::MAX);
-        let space = self.buffer.get_mut(self.end..).unwrap_or_default();
+        let space = part_mut(&mut self.buffer, self.end..)?;
         let len = space.len().min(left);
+        let space = part_mut(space, ..len)?;
         let n = loop {
-            match self.file.read_at(space.get_mut(..len).unwrap_or_default(), self.offset) {
+            match self.file.read_at(space, self.offset) {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => {
                     self.watch.errno.store(e.raw_os_error().unwrap_or(nix::libc::EIO), Ordering::Relaxed);

@@ -6,6 +6,7 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use super::stored::Stored;
 use super::unpack::{Fault, Unpack};
+use crate::sys::buffer::part;
 
 /// Little-endian (RFC 8878, 3.1.1).
 const MAGIC: u32 = 0xfd2f_b528;
@@ -125,7 +126,7 @@ impl Zstd {
         if header.reserved {
             return Err(Fault::Unsupported("a reserved bit is set in a zstd frame header".into()));
         }
-        let bytes = self.stored.peek(header.len)?.get(..header.len).unwrap_or_default();
+        let bytes = part(self.stored.peek(header.len)?, ..header.len)?;
         // The first `init` of a decoder grows its buffer by doubling, and copying needs half as much memory again; the second
         // reserves the window at once.
         for _ in 0..2 {

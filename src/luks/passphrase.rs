@@ -117,7 +117,7 @@ impl Passphrase {
             match input.read(&mut piece) {
                 Ok(0) => break Ok(()),
                 Ok(n) => {
-                    for byte in piece.get(..n).unwrap_or_default() {
+                    for byte in piece.split_at(n).0 {
                         constant &= *first.get_or_insert(*byte) == *byte;
                     }
                 }

@@ -58,7 +58,7 @@ impl<F: AsFd> BoundedOutput<F> {
             let mut rest = part;
             while !rest.is_empty() {
                 match nix::unistd::write(fd, rest) {
-                    Ok(n) => rest = rest.get(n..).unwrap_or_default(),
+                    Ok(n) => rest = rest.split_at(n).1,
                     // A descriptor that does not wait takes what it has space for.
                     Err(nix::errno::Errno::EAGAIN) if refusals < MAX_REFUSALS && is_open(self) => {
                         refusals += 1;

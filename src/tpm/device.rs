@@ -13,6 +13,7 @@ use super::command::{Code as Command, HEADER};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::signature::PublicKey;
+use crate::sys::buffer::part;
 use crate::sys::crash_point::crash_point;
 use crate::sys::limits::wipe;
 
@@ -122,7 +123,7 @@ impl Tpm {
                 }
                 Err(e) => return Err(e),
             };
-            answer.extend(buffer.get(..n).unwrap_or_default());
+            answer.extend(part(&buffer, ..n)?);
             let size = answer.get(2..6).and_then(|size| size.try_into().ok()).map(u32::from_be_bytes);
             let size = size.and_then(|size| usize::try_from(size).ok());
             match size {
@@ -136,7 +137,7 @@ impl Tpm {
         let code = answer.get(6..HEADER).and_then(|code| code.try_into().ok()).map(u32::from_be_bytes);
         let code = code.ok_or_else(damaged)?;
         wipe(&mut buffer);
-        let rest = answer.get(HEADER..size).unwrap_or_default().to_vec();
+        let rest = part(&answer, HEADER..size)?.to_vec();
         wipe(&mut answer);
         Ok((code, rest))
     }

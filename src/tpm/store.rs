@@ -153,9 +153,8 @@ impl Tpm {
         let mut values = Values::default();
         for (value, pcr) in values.iter_mut().zip(SELECTED) {
             // One at a time: a TPM may answer fewer than were asked for.
-            let bits = (1u32 << pcr).to_le_bytes();
-            let selection =
-                Out::default().u32(1).u16(command::SHA256).u8(3).bytes(bits.get(..3).unwrap_or_default());
+            let [first, second, third, _] = (1u32 << pcr).to_le_bytes();
+            let selection = Out::default().u32(1).u16(command::SHA256).u8(3).bytes(&[first, second, third]);
             let (_, answer) =
                 self.call(command::PCR_READ, &[], By::Nothing, Out(selection.0.clone()), false)?;
             let mut fields = In(&answer);

@@ -151,7 +151,8 @@ fn parsed(files: &[Option<Vec<u8>>; 2]) -> Pair<'_> {
 struct InUse {
     in_place: [Option<Vec<u8>>; 2],
     release: [Option<Vec<u8>>; 2],
-    allowed: Vec<u8>,
+    /// Empty in a release without it; `None` if it cannot be read.
+    allowed: Option<Vec<u8>>,
 }
 
 impl InUse {
@@ -160,7 +161,10 @@ impl InUse {
         InUse {
             in_place: PROGRAMS.map(|name| read(paths.plain_boot().join(name))),
             release: [release::LOADER, release::KERNEL].map(|name| read(paths.at("/").join(name))),
-            allowed: read(paths.at("/").join(release::ADDED)).unwrap_or_default(),
+            allowed: match read_bytes(&paths.at("/").join(release::ADDED), MAX_FILE_BYTES) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => Some(Vec::new()),
+                read => read.ok(),
+            },
         }
     }
 
@@ -170,7 +174,9 @@ impl InUse {
             file.as_deref().and_then(Program::parse).is_some_and(|program| later.starts(&program))
         };
         let Ok(forbidden) = signature_list::entries(lists) else { return false };
-        let Ok(mut allowed) = signature_list::entries(&self.allowed).map(Vec::into_iter) else {
+        let Some(Ok(mut allowed)) =
+            self.allowed.as_deref().map(signature_list::entries).map(|all| all.map(Vec::into_iter))
+        else {
             return false;
         };
         self.in_place.iter().chain(&self.release).all(starts)

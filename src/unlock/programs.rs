@@ -35,13 +35,16 @@ pub(crate) fn put_in_place(paths: &Paths, active: &Root, direction: Direction) -
     match direction {
         Direction::Forward => {
             let mut contents = read_checked(paths, &now)?;
-            let mut take = |name: &str| contents.remove(name).unwrap_or_default();
+            let mut take = |name: &str| contents.remove(name);
+            let missing = || Error::internal("a program of the release was checked and is missing");
             let files = Files {
-                loader: take(release::LOADER),
-                kernel: take(release::KERNEL),
-                signature: take(&release::signature_of(release::KERNEL)),
+                loader: take(release::LOADER).ok_or_else(missing)?,
+                kernel: take(release::KERNEL).ok_or_else(missing)?,
+                signature: take(&release::signature_of(release::KERNEL)).ok_or_else(missing)?,
             };
-            let (added, signed) = (take(release::ADDED), take(release::ADDED_SIGNED));
+            // Only a release with new programs has them.
+            let [added, signed] =
+                [release::ADDED, release::ADDED_SIGNED].map(|n| take(n).unwrap_or_default());
             let db =
                 signature_list::append(&now.db, &added).map_err(|why| release::unfit(release::ADDED, why))?;
             let later = Measured { db, ..now.clone() };

@@ -13,6 +13,7 @@ use md5::{Digest as _, Md5};
 
 use super::release::is_passing;
 use crate::device_tree::pins;
+use crate::sys::buffer::part;
 use crate::sys::file::{FileKind, Folder};
 
 /// The owner changes it, in any folder, and the [pins](crate::device_tree::pins).
@@ -28,7 +29,7 @@ pub(super) fn of_file(file: &File) -> io::Result<String> {
     loop {
         match file.read(&mut buf) {
             Ok(0) => break,
-            Ok(n) => digest.update(buf.get(..n).unwrap_or_default()),
+            Ok(n) => digest.update(part(&buf, ..n)?),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
         }

@@ -8,7 +8,7 @@ use crate::sys::block::major_minor;
 use crate::sys::mtd::{BLOCK_MAJOR, CHAR_MAJOR, WRITEABLE};
 
 /// Prefix for the label of an MTD device, as on the kernel's command line.
-pub(in crate::bootloader) const BY_NAME: &str = "mtd:";
+pub(crate) const BY_NAME: &str = "mtd:";
 
 /// As sysfs describes it (`Documentation/ABI/testing/sysfs-class-mtd`).
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]

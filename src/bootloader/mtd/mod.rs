@@ -21,7 +21,7 @@ use crate::sys::block::Access;
 use crate::sys::mount::read_mounts;
 use crate::sys::mtd::{BLOCK_MAJOR, Mtd};
 
-pub(super) use chip::BY_NAME;
+pub(crate) use chip::BY_NAME;
 pub use chip::{Chip, list};
 
 /// Types without bad blocks: NOR, battery-backed memory (or mapped memory in tests), and Atmel's DataFlash.
@@ -95,7 +95,9 @@ impl Flash {
         let attached = ubi
             .filter_map(|entry| fs::read_to_string(entry.path().join("mtd_num")).ok())
             .any(|number| number.trim() == self.chip.index.to_string());
-        let mounts = read_mounts(&self.paths.at("/proc/self/mountinfo")).unwrap_or_default();
+        let mounts = read_mounts(&self.paths.at("/proc/self/mountinfo")).map_err(|e| {
+            self.refuse(Code::TargetReadFailed, "the kernel does not say what is mounted").because(e)
+        })?;
         let mounted = mounts.iter().find(|m| m.dev == (BLOCK_MAJOR, self.chip.index));
         match (attached, mounted) {
             (true, _) => Err(self.refuse(Code::SpanOverFileSystem, "it is attached to UBI")),

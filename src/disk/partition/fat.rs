@@ -306,7 +306,7 @@ impl Fat {
             Bits::Fat32 => (cluster * 4, 4),
         };
         let mut bytes = [0; 4];
-        read_at(self.fat_start + at, bytes.get_mut(..len).unwrap_or_default())?;
+        read_at(self.fat_start + at, bytes.split_at_mut(len).0)?;
         let link = u64::from(u32::from_le_bytes(bytes));
         let (link, bad) = match self.bits {
             Bits::Fat12 if cluster % 2 == 1 => (link >> 4, 0xff7),

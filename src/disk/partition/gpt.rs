@@ -63,13 +63,13 @@ impl Header {
         }
         let len = usize::try_from(le32(12)).unwrap_or(usize::MAX);
         let covered = sector.get(..len).filter(|c| c.len() >= HEADER);
-        let Some(covered) = covered else {
+        let Some((before, after)) = covered.and_then(|c| c.get(..16).zip(c.get(20..))) else {
             return Err(Flaw::Invalid(format!("the {name} GPT header claims {len} bytes")));
         };
         let mut crc = crc32fast::Hasher::new();
-        crc.update(covered.get(..16).unwrap_or_default());
+        crc.update(before);
         crc.update(&[0; 4]);
-        crc.update(covered.get(20..).unwrap_or_default());
+        crc.update(after);
         if crc.finalize() != le32(16) {
             return Err(Flaw::Invalid(format!("the checksum of the {name} GPT header does not match")));
         }

@@ -12,6 +12,7 @@ use super::tar::{MemberKind, Tar};
 use super::{Limit, read_up_to};
 use crate::image::Format;
 use crate::image::digest::Digest256;
+use crate::sys::buffer::part;
 
 /// Block size of the other slot's ext4.
 const BLOCK_BYTES: u64 = 4096;
@@ -247,7 +248,7 @@ struct Hashed<'a> {
 impl Read for Hashed<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let n = self.inner.read(buf)?;
-        self.hash.update(buf.get(..n).unwrap_or_default());
+        self.hash.update(part(buf, ..n)?);
         Ok(n)
     }
 }

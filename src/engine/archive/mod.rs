@@ -16,6 +16,7 @@ use crate::image;
 use crate::image::chunks::{Piece, Source};
 use crate::image::digest::Digest256;
 use crate::progress::{Progress, Silent, Stage};
+use crate::sys::buffer::part;
 use crate::sys::signal;
 
 mod elf;
@@ -290,7 +291,7 @@ impl Read for Unpacked<'_> {
             self.zeroes -= n as u64;
             return Ok(n);
         }
-        let mut rest = self.piece.get(self.at..self.end).unwrap_or_default();
+        let mut rest = part(&self.piece, self.at..self.end)?;
         let n = rest.read(buf)?;
         self.at += n;
         Ok(n)

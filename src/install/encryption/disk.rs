@@ -19,7 +19,7 @@ use crate::flash::write;
 use crate::install::partitions;
 use crate::progress::Silent;
 use crate::sys::block::{Access, Device};
-use crate::sys::buffer::Buffer;
+use crate::sys::buffer::{Buffer, part};
 
 /// How long udev may keep the disk.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -104,7 +104,7 @@ pub(super) fn write_table(prepared: &Prepared, table: &NewTable, sector: u32, pa
     let (header, entries) = rest.split_at(usize::try_from(sector).unwrap_or(512));
     let sector = u64::from(sector);
     // Before them a board may have a loader.
-    let partitions = mbr.get(BOOT_CODE..MBR).unwrap_or_default();
+    let partitions = part(mbr, BOOT_CODE..MBR).map_err(Error::internal)?;
     let pieces = [
         (table.backup_start, table.backup.as_slice()),
         (2 * sector, entries),

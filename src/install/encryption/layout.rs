@@ -64,8 +64,8 @@ impl Layout {
             let found = source(label)?;
             encrypted.push((label, found, Some(bytes_of(found))));
         }
-        let copied = encrypted.iter().filter(|(_, _, bytes)| bytes.is_some());
-        let first = copied.map(|(_, found, _)| found.start).min().unwrap_or_default();
+        let copied = encrypted.iter().filter(|all| all.2.is_some()).map(|(_, found, _)| found.start);
+        let first = copied.min().ok_or_else(|| Error::internal("no partition is copied"))?;
 
         let mut partitions = vec![Part {
             number: 1,

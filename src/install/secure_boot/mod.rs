@@ -309,7 +309,7 @@ impl SecureBoot {
         self.firmware.replace_keys(Variable::DB, &with_header(&self.keys.loader), &self.keys.loader)?;
         let mut db = self.keys.loader.clone();
         for lists in [&self.keys.kernel, &self.drivers] {
-            let longer = signature_list::append(&db, lists).unwrap_or_default();
+            let longer = signature_list::append(&db, lists).map_err(Error::internal)?;
             if longer != db {
                 self.firmware.append_keys(Variable::DB, &with_header(lists), &longer)?;
             }

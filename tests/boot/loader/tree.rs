@@ -20,6 +20,7 @@ impl Root {
         // Not in /tmp, which may be a tmpfs: direct I/O needs a disk.
         let root = Root { dir: tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap() };
         fs::create_dir_all(root.at("dev")).unwrap();
+        root.put("proc/self/mountinfo", "");
         root
     }
 

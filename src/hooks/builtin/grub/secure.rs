@@ -143,8 +143,9 @@ pub(super) fn remove(paths: &Paths) {
                 continue;
             }
         };
-        for loader in pair.loaders().unwrap_or_default() {
-            pair.remove(&secure(&loader));
+        match pair.loaders() {
+            Ok(loaders) => loaders.iter().for_each(|loader| pair.remove(&secure(loader))),
+            Err(e) => tracing::warn!("{e}"),
         }
         pair.remove(OsStr::new(LUKS));
         pair.remove(OsStr::new(LUKS_SIGNATURE));
