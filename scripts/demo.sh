@@ -79,7 +79,7 @@ flash() {
     show "$COPAL" flash --image "$IMAGE" --target "$TARGET" --plan || die "no plan"
     [ "$(head -c 1M "$TARGET" | tr -d '\245' | wc -c)" -eq 0 ] || die "the plan has written to $TARGET"
     say "flash"
-    show "$COPAL" flash --image "$IMAGE" --target "$TARGET" --receipt "$DIR/receipt.json" >"$DIR/stdout" || {
+    show "$COPAL" flash --image "$IMAGE" --target "$TARGET" --yes --receipt "$DIR/receipt.json" >"$DIR/stdout" || {
         cat "$DIR/stdout"
         die "copal could not flash"
     }
@@ -158,7 +158,7 @@ compare_with_sparse_dd() {
 flash_again() {
     say "the same image once more: data that is there already is not written again; empty places are zeroed again"
     show "$COPAL" verify --image "$IMAGE" --target "$TARGET" || die "verify failed"
-    show "$COPAL" flash --image "$IMAGE" --target "$TARGET" --receipt "$DIR/receipt-again.json" >"$DIR/stdout" || die "the second flash failed"
+    show "$COPAL" flash --image "$IMAGE" --target "$TARGET" --yes --receipt "$DIR/receipt-again.json" >"$DIR/stdout" || die "the second flash failed"
     echo "bytes, from the second receipt ($DIR/receipt-again.json):"
     grep -E "\"[a-z_]*(written|zeroed|skipped|unchanged|verified)[a-z_]*\"" "$DIR/receipt-again.json" || true
     show cmp -n "$SIZE" "$IMAGE" "$TARGET" || die "the disk differs from the image"

@@ -150,7 +150,7 @@ def flash(copal: Path, _: str) -> tuple[str, str, str, list[Scene]]:
             cold()
             with local_shell(work, work / "bin") as shell:
                 caption = f"A disk that writes {WRITES // 10**6} MB/s and reads {READS // 10**6} MB/s"
-                command = f"copal flash balena.img.zst {disk.loop}"
+                command = f"copal flash balena.img.zst {disk.loop} --yes"
                 scene = shell.record(caption, command, 300)
         finally:
             disk.close()

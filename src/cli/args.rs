@@ -233,8 +233,6 @@ mod tests {
             "unexpected argument '--imagee' found [usage]; a similar argument exists: '--image'; run `copal help flash`"
         );
         assert_eq!(e.subject(), Some("--imagee"));
-        let e = error("verify");
-        assert!(e.message().contains("--image <FILE> --target <DEV|FILE>"), "{e}");
         let e = error("flsh");
         assert!(e.hint().contains("'flash'"), "{e}");
         assert!(

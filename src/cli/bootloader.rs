@@ -1,13 +1,14 @@
 //! `copal bootloader`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueHint};
 use serde_json::json;
 
+use super::image_and_target::both;
 use super::{Ui, refuse_without_root};
 use crate::bootloader::mmcboot::{self, BootPartition};
-use crate::bootloader::mtd::{self, Chip};
+use crate::bootloader::mtd::{self, BY_NAME, Chip};
 use crate::bootloader::{Compared, Write, Written, prepare};
 use crate::config::flasher_conf::number;
 use crate::config::paths::Paths;
@@ -26,17 +27,14 @@ Exit codes:
 const SHOW_EXAMPLES: &str = "\
 Examples:
   copal bootloader show
-  copal bootloader show --device mmcblk0boot0 --image imx-boot \\
-    --block-size 1024 --seek 33";
+  copal bootloader show imx-boot mmcblk0boot0 --block-size 1024 --seek 33";
 
 const WRITE_EXAMPLES: &str = "\
 Examples:
-  copal bootloader write --device mmcblk0 --image u-boot.imx \\
-    --block-size 1024 --seek 33 --dry-run
-  copal bootloader write --device mmcblk0boot0 --image tiboot3.bin
-  copal bootloader write --device mtdblock0 --image u-boot.imx \\
-    --block-size 1K --seek 1
-  copal bootloader write --device mtd:u-boot --image u-boot.bin --json";
+  copal bootloader write u-boot.imx mmcblk0 --block-size 1024 --seek 33 --plan
+  copal bootloader write tiboot3.bin /dev/mmcblk0boot0
+  copal bootloader write u-boot.imx mtdblock0 --block-size 1K --seek 1
+  copal bootloader write u-boot.bin mtd:u-boot --json";
 
 /// Write a bootloader outside file systems, or show where one can go
 #[derive(Debug, Subcommand)]
@@ -54,6 +52,22 @@ pub(super) enum BootloaderVerb {
 
 #[derive(Debug, Clone, Args)]
 struct Location {
+    /// As --image
+    #[arg(value_name = "IMAGE", value_hint = ValueHint::FilePath)]
+    plain_image: Option<PathBuf>,
+
+    /// As --target
+    #[arg(value_name = "TARGET", value_hint = ValueHint::AnyPath)]
+    plain_target: Option<PathBuf>,
+
+    /// The bootloader, as it is to stand on the device
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    image: Option<PathBuf>,
+
+    /// A disk or eMMC boot partition (path or name), mtdN or mtd:NAME
+    #[arg(long, value_name = "DEV", value_hint = ValueHint::AnyPath)]
+    target: Option<PathBuf>,
+
     /// Bytes of a block of --seek; suffixes as in dd
     #[arg(long, value_name = "BYTES", value_parser = at_least_one)]
     block_size: Option<u64>,
@@ -69,14 +83,6 @@ struct Location {
 
 #[derive(Debug, Clone, Args)]
 pub(super) struct ShowArgs {
-    /// A disk, eMMC boot partition, mtdN or mtd:NAME
-    #[arg(long, value_name = "DEV", value_hint = ValueHint::AnyPath, requires = "image")]
-    device: Option<String>,
-
-    /// The bootloader to compare with
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "device")]
-    image: Option<PathBuf>,
-
     #[command(flatten)]
     location: Location,
 
@@ -87,20 +93,12 @@ pub(super) struct ShowArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(super) struct WriteArgs {
-    /// A disk, eMMC boot partition, mtdN or mtd:NAME
-    #[arg(long, value_name = "DEV", value_hint = ValueHint::AnyPath)]
-    device: String,
-
-    /// The bootloader, as it is to stand on the device
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    image: PathBuf,
-
     #[command(flatten)]
     location: Location,
 
     /// Check everything and compare; write nothing
     #[arg(long)]
-    dry_run: bool,
+    plan: bool,
 
     /// The result as a JSON line on stdout
     #[arg(long)]
@@ -128,8 +126,9 @@ pub(super) fn run_bootloader(what: &BootloaderVerb, ui: &Ui) -> Result<()> {
 
 fn show(args: &ShowArgs, ui: &Ui) -> Result<()> {
     let paths = Paths::new(&args.location.root);
-    if let (Some(device), Some(image)) = (&args.device, &args.image) {
-        let compared = prepare(&request(device, image, &args.location)?, &paths, None)?.compare()?;
+    let Location { image, target, plain_image, .. } = &args.location;
+    if image.is_some() || target.is_some() || plain_image.is_some() {
+        let compared = prepare(&request("bootloader show", &args.location)?, &paths, None)?.compare()?;
         ui.result("bootloader", &compared, &compared_text(&compared, "differs from"));
         return Ok(());
     }
@@ -143,8 +142,8 @@ fn show(args: &ShowArgs, ui: &Ui) -> Result<()> {
 
 fn write(args: &WriteArgs, ui: &Ui) -> Result<()> {
     let paths = Paths::new(&args.location.root);
-    let prepared = prepare(&request(&args.device, &args.image, &args.location)?, &paths, None)?;
-    if args.dry_run {
+    let prepared = prepare(&request("bootloader write", &args.location)?, &paths, None)?;
+    if args.plan {
         let compared = prepared.compare()?;
         ui.result("bootloader", &compared, &compared_text(&compared, "would be replaced by"));
         return Ok(());
@@ -166,15 +165,32 @@ fn protect(args: &ProtectArgs, ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-fn request(device: &str, image: &std::path::Path, location: &Location) -> Result<Write> {
+fn request(verb: &str, location: &Location) -> Result<Write> {
+    let Location { image, target, plain_image, plain_target, .. } = location.clone();
+    let (image, target) = both(verb, [image, target], [plain_image, plain_target])?;
     let offset = location.block_size.unwrap_or(1).checked_mul(location.seek.unwrap_or(0));
     let offset = offset.filter(|o| i64::try_from(*o).is_ok());
     let offset = offset.ok_or_else(|| {
         Error::new(Code::Usage, "--seek leads past the end of any device")
             .object("--seek")
-            .with_hint("run `copal help bootloader write`")
+            .with_hint(format!("run `copal help {verb}`"))
     })?;
-    Ok(Write { device: device.to_owned(), image: image.to_owned(), offset })
+    Ok(Write { device: device(&target, &location.root)?, image, offset })
+}
+
+/// The name of a device as it is, and a path with its links resolved.
+fn device(target: &Path, root: &Path) -> Result<String> {
+    let name = target.to_str().map(str::to_owned);
+    let is_path = name.as_ref().is_none_or(|name| name.contains('/') && !name.starts_with(BY_NAME));
+    let name = if is_path && root == Path::new("/") {
+        std::fs::canonicalize(target).ok().and_then(|real| real.into_os_string().into_string().ok())
+    } else {
+        name
+    };
+    name.ok_or_else(|| {
+        let name = shown(target);
+        Error::new(Code::FlashDeviceMissing, format!("there is no device {name}")).object(name)
+    })
 }
 
 fn any_number(text: &str) -> Result<u64, String> {

@@ -1,26 +1,32 @@
 //! `copal flash`.
 
 use std::cell::RefCell;
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueHint};
 
+use super::image_and_target::in_their_places;
 use super::labelled::fitted;
 use super::receipt_file::ReceiptFile;
 use super::{EXIT_CODES, Ui};
 use crate::config::paths::Paths;
+use crate::disk::select::Target;
 use crate::error::{Code, Error, Result};
+use crate::flash::former::Content;
 use crate::flash::job::{hold_signals, nothing_written};
+use crate::flash::plan::TargetLines;
 use crate::flash::watch::Watch;
 use crate::image::digest::Digest256;
-use crate::image::{Checks, Signer};
+use crate::image::{Checks, Signer, heed};
 use crate::install::plan::Plan;
 use crate::install::receipt::Receipt;
 use crate::install::shutdown;
 use crate::install::{self, FlashMode, FlashRequest};
 use crate::progress::lines::{clock, size};
 use crate::sys::log::printable;
-use crate::sys::terminal;
+use crate::sys::terminal::{self, Echo};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -66,6 +72,10 @@ pub(super) struct FlashArgs {
     #[arg(long)]
     pub(super) plan: bool,
 
+    /// Do not ask on a terminal before a target that is in use is erased
+    #[arg(long)]
+    pub(super) yes: bool,
+
     /// Progress and result as JSON lines on stdout
     #[arg(long)]
     pub(super) json: bool,
@@ -109,7 +119,8 @@ pub(super) struct FlashArgs {
 }
 
 pub(super) fn run_flash(args: &FlashArgs, ui: &Ui) -> Result<()> {
-    let (image, target) = named(args)?;
+    let FlashArgs { image, target, plain_image, plain_target, .. } = args.clone();
+    let (image, target) = in_their_places("flash", [image, target], [plain_image, plain_target])?;
     let is_bare = args.conf.is_none() && image.is_none() && target.is_none();
     let request = FlashRequest::of_environment(Paths::new(&args.root));
     let mut request = request.naming(args.conf.clone(), image, target, args.image_only);
@@ -132,19 +143,6 @@ pub(super) fn run_flash(args: &FlashArgs, ui: &Ui) -> Result<()> {
     match request.mode() {
         FlashMode::Installation => install(args, &request, ui),
         FlashMode::Image | FlashMode::ImageOnly => write_image(args, &request, ui).map_err(nothing_written),
-    }
-}
-
-/// The image and the target, with or without their options.
-fn named(args: &FlashArgs) -> Result<(Option<PathBuf>, Option<PathBuf>)> {
-    let FlashArgs { image, target, plain_image, plain_target, .. } = args.clone();
-    match (image, target, plain_image, plain_target) {
-        (image, target, None, _) => Ok((image, target)),
-        (None, target, Some(image), None) => Ok((Some(image), target)),
-        (None, None, image, target) => Ok((image, target)),
-        (Some(image), None, Some(target), None) => Ok((Some(image), Some(target))),
-        _ => Err(Error::new(Code::Usage, "the image or the target is named twice")
-            .with_hint("the order is `copal flash IMAGE TARGET`; see `copal help flash`")),
     }
 }
 
@@ -171,7 +169,10 @@ fn show_plan(plan: &Plan, ui: &Ui) {
 fn write_image(args: &FlashArgs, request: &FlashRequest, ui: &Ui) -> Result<()> {
     let signals = hold_signals()?;
     let watch = Watch::new(ui.shown(), &request.paths, args.led.as_deref())?;
-    let prepared = install::prepare_image(request, watch.progress())?;
+    let terminal = terminal::of_stdin().filter(|_| terminal::stderr_is_terminal() && !args.yes && !ui.json());
+    let agree = terminal.as_ref().map(|terminal| move |target: &_, holds: &_| ask(terminal, target, holds));
+    let agree = agree.as_ref().map(|agree| agree as &dyn Fn(&Target, &Content) -> Result<()>);
+    let prepared = install::prepare_image(request, agree, watch.progress())?;
     let file = ReceiptFile::for_run(args.receipt.as_deref(), &prepared.plan)?;
     watch.started(&prepared.plan);
     let run = prepared.run(&request.paths, watch.progress());
@@ -181,6 +182,30 @@ fn write_image(args: &FlashArgs, request: &FlashRequest, ui: &Ui) -> Result<()> 
     signals.end();
     watch.succeeded(&receipt);
     show_receipt(&receipt.into(), file.as_ref(), ui)
+}
+
+/// Asks once, if the target holds anything. Without an answer nothing is erased.
+fn ask(terminal: &File, target: &Target, holds: &Content) -> Result<()> {
+    const LIMIT: Duration = Duration::from_secs(600);
+    if holds.is_blank() {
+        return Ok(());
+    }
+    let name = printable(&target.name.display().to_string()).into_owned();
+    let text = fitted(&TargetLines(target, Some(holds)).to_string(), PLAN_TEXT_COLUMN);
+    let question = format!("{text}Erase {name}? [y/N] ");
+    let mut line = [0; 64];
+    let length = terminal::ask(terminal, &question, Echo::Shown, Instant::now() + LIMIT, &mut line)
+        .map_err(|e| Error::new(Code::Io, "cannot ask on the terminal").because(e).with_hint("use --yes"))?;
+    heed(format_args!("before {name} was erased"))?;
+    let answer = length.map(|length| line.split_at(length).0.trim_ascii().to_ascii_lowercase());
+    let why = match answer.as_deref() {
+        Some(b"y" | b"yes") => return Ok(()),
+        Some(_) => "the answer was not `y`",
+        None => "the question was not answered",
+    };
+    Err(Error::new(Code::Aborted, format!("{name} is not erased: {why}"))
+        .object(name)
+        .with_hint("run it again and answer `y`, or use --yes"))
 }
 
 /// The whole installation, then the power off.

@@ -17,6 +17,7 @@ mod doctor;
 mod explain;
 mod flash;
 mod hooks;
+mod image_and_target;
 mod info;
 mod job;
 mod labelled;

@@ -6,6 +6,7 @@ use clap::{Args, ValueHint};
 use serde_json::json;
 
 use super::Ui;
+use super::image_and_target::both;
 use crate::error::Result;
 use crate::flash::job::verify;
 use crate::sys::log::shown;
@@ -19,20 +20,28 @@ Exit codes:
 
 const EXAMPLES: &str = "\
 Examples:
-  copal verify --image os.img.zst --target /dev/mmcblk0
-  copal verify --image os.img --target disk.img --json";
+  copal verify os.img.zst /dev/mmcblk0
+  copal verify os.img disk.img --json";
 
 /// Compare a disk with an image, without writing
 #[derive(Debug, Clone, Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"))]
 pub(super) struct VerifyArgs {
+    /// As --image
+    #[arg(value_name = "IMAGE", value_hint = ValueHint::FilePath)]
+    plain_image: Option<PathBuf>,
+
+    /// As --target
+    #[arg(value_name = "TARGET", value_hint = ValueHint::AnyPath)]
+    plain_target: Option<PathBuf>,
+
     /// The image: raw, gzip, xz, zstd or bzip2
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    image: PathBuf,
+    image: Option<PathBuf>,
 
     /// The disk or plain file to read
     #[arg(long, value_name = "DEV|FILE", value_hint = ValueHint::AnyPath)]
-    target: PathBuf,
+    target: Option<PathBuf>,
 
     /// Progress and result as JSON lines on stdout
     #[arg(long)]
@@ -40,8 +49,10 @@ pub(super) struct VerifyArgs {
 }
 
 pub(super) fn run_verify(args: &VerifyArgs, ui: &Ui) -> Result<()> {
-    let compared = verify(&args.image, &args.target, ui.progress())?;
-    let (image, target) = (shown(&args.image), shown(&args.target));
+    let VerifyArgs { image, target, plain_image, plain_target, .. } = args.clone();
+    let (image, target) = both("verify", [image, target], [plain_image, plain_target])?;
+    let compared = verify(&image, &target, ui.progress())?;
+    let (image, target) = (shown(&image), shown(&target));
     let text = format!("{target}: all {} bytes of {image} are there", compared.size);
     ui.result("verify", &json!({ "bytes": compared.size }), &text);
     Ok(())

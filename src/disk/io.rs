@@ -18,6 +18,10 @@ const MAX_INTERRUPTIONS: u32 = 1000;
 /// Transfers in a row that may end within the block in which they began.
 const MAX_STALLS: u8 = 8;
 
+/// The remedy where the file system of a plain file is full.
+pub(crate) const FREE_SPACE: &str =
+    "free space on the file system of the target, or use one that takes a file of this size";
+
 pub struct Io<'a> {
     medium: &'a dyn Medium,
     name: &'a Path,
@@ -191,13 +195,7 @@ impl<'a> Io<'a> {
         let (code, end) = if gone { (Code::TargetVanished, ": it has gone") } else { (code, "") };
         let message = format!("cannot {what} {name}{}{end}", place(at));
         let e = Error::new(code, message).object(name).because(cause);
-        if full {
-            e.with_hint(
-                "free space on the file system of the target, or use one that takes a file of this size",
-            )
-        } else {
-            e
-        }
+        if full { e.with_hint(FREE_SPACE) } else { e }
     }
 }
 

@@ -7,8 +7,9 @@ use serde::Serialize;
 
 use crate::disk::io::Io;
 use crate::disk::partition::{Flaw, Table, file_system, label, of_disk};
-use crate::disk::signature::Signature;
+use crate::disk::signature;
 use crate::error::Error;
+use crate::image::digest::{CHUNK, is_zero};
 use crate::image::{BOOT_LABEL, row};
 use crate::sys::buffer::Buffer;
 use crate::sys::log::printable;
@@ -24,16 +25,23 @@ pub struct Content {
     pub signatures: Vec<&'static str>,
     /// Why there is no table, where there is one that is damaged, or the target cannot be read.
     pub flaw: Option<String>,
+    /// Whether its first MiB is all zeroes.
+    #[serde(skip)]
+    begins_empty: bool,
 }
 
 impl Content {
     #[must_use]
-    pub(super) fn of(disk: &Io<'_>, at_end: &[Signature]) -> Content {
+    pub(super) fn of(disk: &Io<'_>) -> Content {
         let mut read_at = reader(disk);
         let total = disk.size().unwrap_or(0);
+        let at_end = signature::at_end(&mut read_at, total);
         let mut signatures: Vec<&str> = at_end.iter().map(|s| s.name).collect();
         signatures.dedup();
-        let mut content = Content { table: None, file_system: None, label: None, signatures, flaw: None };
+        let mut head = vec![0; usize::try_from(total.min(CHUNK)).unwrap_or(0)];
+        let begins_empty = read_at(0, &mut head).is_ok() && is_zero(&head);
+        let mut content =
+            Content { table: None, file_system: None, label: None, signatures, flaw: None, begins_empty };
         match of_disk(&mut read_at, total) {
             Ok(table) => content.table = Some(table),
             Err(Flaw::Missing(_)) => {
@@ -43,6 +51,12 @@ impl Content {
             Err(flaw) => content.flaw = Some(flaw.to_string()),
         }
         content
+    }
+
+    /// Whether nothing is lost, as far as its beginning and its end show.
+    #[must_use]
+    pub(crate) fn is_blank(&self) -> bool {
+        self.begins_empty && self.signatures.is_empty() && self.flaw.is_none()
     }
 
     /// Whether balenaOS, or its flasher, was written to it.
@@ -73,7 +87,7 @@ pub(super) fn reader(disk: &Io<'_>) -> impl FnMut(u64, &mut [u8]) -> io::Result<
 /// Lines below that of the target.
 impl fmt::Display for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Content { table, file_system, label, signatures, flaw } = self;
+        let Content { table, file_system, label, signatures, flaw, .. } = self;
         let label =
             label.as_ref().map(|label| format!(", labelled {}", printable(label))).unwrap_or_default();
         match (table, file_system, flaw) {

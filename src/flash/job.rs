@@ -7,12 +7,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use nix::libc;
 
+use super::former::Content;
 use super::plan::Plan;
 use super::receipt::Receipt;
 use super::write;
 use crate::config::paths::Paths;
 use crate::disk::io::Io;
-use crate::disk::select::{Identity, ImageSize, Target, TargetKind};
+use crate::disk::select::{Identity, ImageSize, Target, TargetKind, refuse_without_space};
 use crate::disk::{self, Facts};
 use crate::error::{Code, Effect, Error, Result};
 use crate::image::chunks::{Source, side_by_side, workers};
@@ -43,11 +44,15 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Chooses the target among the disks of these facts, for an image of this size, where it is known.
 pub(crate) type ChooseTarget<'a> = &'a dyn Fn(&Facts, Option<ImageSize>) -> Result<Target>;
 
-/// Checks image and target, and makes the plan. Writes nothing.
+/// Decides, before the image is read, whether what the target holds may be lost. The target is locked.
+pub(crate) type Agree<'a> = &'a dyn Fn(&Target, &Content) -> Result<()>;
+
+/// Checks image and target, and makes the plan. Writes nothing. `agree` is not asked about a file that has to be made.
 pub(crate) fn prepare(
     paths: &Paths,
     image: Image,
     choose: ChooseTarget<'_>,
+    agree: Option<Agree<'_>>,
     checks: &Checks,
     progress: &dyn Progress,
 ) -> Result<Prepared> {
@@ -55,6 +60,10 @@ pub(crate) fn prepare(
     let first = choose(&Facts::gather(paths)?, None)?;
     refuse_companion(&image, &first)?;
     let hold = hold(&first)?;
+    if let (Some(agree), true) = (agree, hold.is_some()) {
+        agree(&first, &Content::of(&Io::new(&open(&first, Access::Read)?, &first.name)))
+            .map_err(|e| untouched(Some(&first), e))?;
+    }
     progress.plan(&[Stage::Check, Stage::Write, Stage::Verify].map(|stage| Work {
         stage,
         total: None,
@@ -79,6 +88,9 @@ pub(crate) fn prepare(
             // A file has no sectors of its own.
             TargetKind::File => target.block_size = table.sector_size,
         }
+    }
+    if let (None, Some(data)) = (&hold, inspection.data) {
+        refuse_without_space(&target, data)?;
     }
     let old = match target.kind {
         TargetKind::File if target.size == 0 => None,

@@ -11,11 +11,11 @@ use crate::disk::partition::Table;
 use crate::disk::select::ImageSize;
 use crate::disk::select::{Target, TargetKind};
 use crate::disk::signature::{self, Signature};
-use crate::error::{Code, Result};
+use crate::error::{Code, Error, Result};
 use crate::image::digest::{CHUNK, Digest256};
 use crate::image::{Format, Inspection, Signed, StoredImage};
 use crate::sys::block::Medium;
-use crate::sys::buffer::Buffer;
+use crate::sys::buffer::{Buffer, part};
 use crate::sys::log::{printable, shown};
 
 const PLAN_VERSION: u32 = 1;
@@ -155,7 +155,7 @@ impl Plan {
             sha256: inspection.sha256,
             signed: inspection.signed,
         };
-        let holds = old.map(|disk| Content::of(&Io::new(disk, &target.name), &signatures));
+        let holds = old.map(|disk| Content::of(&Io::new(disk, &target.name)));
         Ok(Plan { version: PLAN_VERSION, image, target, holds, steps })
     }
 
@@ -202,12 +202,12 @@ pub(super) fn stale_backup(disk: &Io<'_>) -> Result<Option<Range<u64>>> {
         };
         let Some(b"EFI PART") = header.get(..8) else { continue };
         // UEFI specification, table "GPT Header": entries' LBA at 72, their number at 80, their size at 84.
-        let field = |from: usize, len: usize| {
-            let bytes = header.get(from..from + len).unwrap_or_default();
-            bytes.iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b))
+        let field = |from: usize, len: usize| -> Result<u64> {
+            let bytes = part(header, from..from + len).map_err(Error::internal)?;
+            Ok(bytes.iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b)))
         };
-        let entries = field(72, 8).saturating_mul(sector);
-        let length = field(80, 4).saturating_mul(field(84, 4));
+        let entries = field(72, 8)?.saturating_mul(sector);
+        let length = field(80, 4)?.saturating_mul(field(84, 4)?);
         // A header with invalid fields is still a header: then only the header is cleared.
         let believable = entries < at && length <= MAX_ENTRIES && at - entries <= MAX_ENTRIES + sector;
         return Ok(Some(if believable { entries } else { at }..end));
@@ -215,9 +215,35 @@ pub(super) fn stale_backup(disk: &Io<'_>) -> Result<Option<Range<u64>>> {
     Ok(None)
 }
 
+fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / CHUNK as f64)
+}
+
+/// The lines of a target, and of what it holds now.
+pub(crate) struct TargetLines<'a>(pub &'a Target, pub Option<&'a Content>);
+
+impl fmt::Display for TargetLines<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TargetLines(target, holds) = self;
+        write!(f, "target  {}", shown(&target.name))?;
+        if target.node != target.name {
+            write!(f, " -> {}", shown(&target.node))?;
+        }
+        for part in [&target.model, &target.serial].into_iter().flatten() {
+            write!(f, " {}", printable(part))?;
+        }
+        match target.kind {
+            TargetKind::Block => {
+                writeln!(f, ", disk of {}, {}-byte blocks", mib(target.size), target.block_size)?;
+            }
+            TargetKind::File => writeln!(f, ", plain file")?,
+        }
+        holds.map_or(Ok(()), |holds| write!(f, "{holds}"))
+    }
+}
+
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / CHUNK as f64);
         let size = match self.image.size {
             ImageSize::Exact(n) => mib(n),
             ImageSize::AtLeast(n) => format!("at least {}", mib(n)),
@@ -239,22 +265,7 @@ impl fmt::Display for Plan {
         if let Some(Signed { certificate, key }) = &self.image.signed {
             writeln!(f, "        signed by {}, key {key}", shown(certificate))?;
         }
-        write!(f, "target  {}", shown(&self.target.name))?;
-        if self.target.node != self.target.name {
-            write!(f, " -> {}", shown(&self.target.node))?;
-        }
-        for part in [&self.target.model, &self.target.serial].into_iter().flatten() {
-            write!(f, " {}", printable(part))?;
-        }
-        match self.target.kind {
-            TargetKind::Block => {
-                writeln!(f, ", disk of {}, {}-byte blocks", mib(self.target.size), self.target.block_size)?;
-            }
-            TargetKind::File => writeln!(f, ", plain file")?,
-        }
-        if let Some(holds) = &self.holds {
-            write!(f, "{holds}")?;
-        }
+        write!(f, "{}", TargetLines(&self.target, self.holds.as_ref()))?;
         for (i, step) in self.steps.iter().enumerate() {
             writeln!(f, "{:>6}. {step}", i + 1)?;
         }

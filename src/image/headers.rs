@@ -4,10 +4,10 @@ use super::Image;
 use super::pass::heed_signals;
 use super::sparse::Sparse;
 use crate::disk::partition::{Flaw, ReadAt};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::image::chunks::{Extent, Piece};
 use crate::image::digest::CHUNK_LEN;
-use crate::sys::buffer::Buffer;
+use crate::sys::buffer::{Buffer, part};
 
 /// Headers that lie before what refers to them cost another pass over a compressed image.
 pub(super) const MORE_PASSES: u32 = 4;
@@ -37,13 +37,13 @@ impl<'a, T> Headers<'a, T> {
     }
 
     /// Whether there was something in the piece that it has waited for.
-    pub(super) fn see(&mut self, extent: &Extent<'_>) -> bool {
+    pub(super) fn see(&mut self, extent: &Extent<'_>) -> Result<bool> {
         let mut news = false;
-        while !self.settled && self.sparse.take(extent) {
+        while !self.settled && self.sparse.take(extent).map_err(Error::internal)? {
             self.run();
             news = true;
         }
-        news
+        Ok(news)
     }
 
     pub(super) fn ended(&mut self, size: u64) {
@@ -86,11 +86,11 @@ impl<'a, T> Headers<'a, T> {
                 }
                 Piece::Zero(len) => (Extent::Zero { offset: position, len }, len),
                 Piece::Data(n) => {
-                    let bytes = buffer.get(..n).unwrap_or_default();
+                    let bytes = part(&buffer, ..n).map_err(Error::internal)?;
                     (Extent::Data { offset: position, bytes }, n as u64)
                 }
             };
-            self.see(&extent);
+            self.see(&extent)?;
             position += len;
         }
         Ok(())

@@ -30,6 +30,7 @@ pub fn inspect(image: &Image, checks: &Checks, progress: &dyn Progress) -> Resul
             size: ImageSize::Exact(image.stored_size),
             table,
             digests: None,
+            data: None,
             sha256: None,
             signed: None,
         };
@@ -139,7 +140,7 @@ fn full_pass(
     let whole = whole(image, checksum_requested || companions.sha256.is_some(), progress, &mut |extent| {
         refuse_too_large(image, checks, extent)?;
         if let Some(headers) = &mut headers
-            && headers.see(extent)
+            && headers.see(extent)?
         {
             refuse_early(headers, image, checks)?;
         }
@@ -153,7 +154,7 @@ fn full_pass(
     });
     if let Some(end) = stopped_at {
         let size = ImageSize::AtLeast(end);
-        return Ok(Inspection { size, table: None, digests: None, sha256: None, signed: None });
+        return Ok(Inspection { size, table: None, digests: None, data: None, sha256: None, signed: None });
     }
     let whole = whole?;
     refuse_empty(image, Some(whole.size))?;
@@ -174,6 +175,7 @@ fn full_pass(
         size: ImageSize::Exact(whole.size),
         table: None,
         digests: Some(whole.digests),
+        data: Some(whole.data),
         sha256: whole.sha256,
         signed,
     })
@@ -223,6 +225,7 @@ fn beginning(image: &Image, checks: &Checks, companions: &Companions) -> Result<
         size,
         table: judge(image, headers.result, checks)?,
         digests: None,
+        data: None,
         sha256: None,
         signed: None,
     })

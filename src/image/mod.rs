@@ -111,6 +111,8 @@ pub struct Inspection {
     pub table: Option<Table>,
     /// Present where the whole image was read.
     pub digests: Option<Vec<Digest256>>,
+    /// The least that it takes in a file with holes, in bytes; present where the whole image was read.
+    pub data: Option<u64>,
     pub sha256: Option<Digest256>,
     /// Present where a signature was required.
     pub signed: Option<Signed>,

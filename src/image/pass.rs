@@ -1,6 +1,7 @@
 use std::fmt;
 use std::io::BufRead;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -21,6 +22,8 @@ pub(super) struct Whole {
     pub(super) size: u64,
     pub(super) digests: Vec<Digest256>,
     pub(super) sha256: Option<Digest256>,
+    /// Bytes in blocks that are not all zeroes.
+    pub(super) data: u64,
 }
 
 struct Meter<'a> {
@@ -49,6 +52,9 @@ impl Meter<'_> {
     }
 }
 
+/// A hole of a file consists of whole blocks of its file system, which hardly has smaller ones.
+const DATA_BLOCK: usize = 4096;
+
 /// Reads the whole image and digests its chunks on several threads. `observe` sees every piece in order.
 pub(super) fn whole(
     image: &Image,
@@ -60,6 +66,7 @@ pub(super) fn whole(
     let mut meter = Meter { progress, watch, reported: 0, reported_at: Instant::now() };
     let mut hash = sha256.then(Sha256::new);
     let digests = Mutex::new(Vec::new());
+    let data = AtomicU64::new(0);
     let size = pass(
         source.as_mut(),
         workers(),
@@ -78,11 +85,15 @@ pub(super) fn whole(
         &|| (),
         &|(), extent| {
             note(&digests, extent);
+            if let Extent::Data { bytes, .. } = extent {
+                let blocks = bytes.chunks(DATA_BLOCK).filter(|block| !is_zero(block));
+                data.fetch_add(blocks.map(|block| block.len() as u64).sum(), Ordering::Relaxed);
+            }
             Ok(())
         },
     )?;
     let digests = digests.into_inner().unwrap_or_else(PoisonError::into_inner);
-    Ok(Whole { size, digests, sha256: hash.map(|h| Digest256(h.finalize().into())) })
+    Ok(Whole { size, digests, sha256: hash.map(|h| Digest256(h.finalize().into())), data: data.into_inner() })
 }
 
 pub(super) fn heed_signals(image: &Image) -> Result<()> {
@@ -101,7 +112,7 @@ pub(crate) fn heed(doing: impl fmt::Display) -> Result<()> {
 pub(super) fn zeroes(mut len: u64, mut to: impl FnMut(&[u8])) {
     while len > 0 {
         let n = usize::try_from(len).unwrap_or(usize::MAX).min(ZEROES.len());
-        to(ZEROES.get(..n).unwrap_or_default());
+        to(ZEROES.split_at(n).0);
         len -= n as u64;
     }
 }

@@ -5,6 +5,7 @@ use std::io;
 
 use crate::image::chunks::Extent;
 use crate::image::digest::CHUNK;
+use crate::sys::buffer::{part, part_mut};
 
 /// Divides a chunk, so no block spans two.
 const BLOCK: u64 = 4096;
@@ -44,18 +45,15 @@ impl Sparse {
             if until > base + data.len() as u64 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            let source = slice(data, from - base, until - base);
-            let target =
-                usize::try_from(from - offset).ok().and_then(|at| buf.get_mut(at..)?.get_mut(..source.len()));
-            if let Some(target) = target {
-                target.copy_from_slice(source);
-            }
+            let source = slice(data, from - base, until - base)?;
+            let target = part_mut(buf, usize::try_from(from - offset).unwrap_or(usize::MAX)..)?;
+            part_mut(target, ..source.len())?.copy_from_slice(source);
         }
         if complete { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) }
     }
 
     /// Keeps the requested blocks of `extent`. Returns whether there were any.
-    pub(super) fn take(&mut self, extent: &Extent<'_>) -> bool {
+    pub(super) fn take(&mut self, extent: &Extent<'_>) -> io::Result<bool> {
         let (start, len) = match extent {
             Extent::Data { offset, bytes } => (*offset, bytes.len() as u64),
             Extent::Zero { offset, len } => (*offset, *len),
@@ -66,13 +64,13 @@ impl Sparse {
             let from = block * BLOCK - start;
             let until = (from + BLOCK).min(len);
             let data = match extent {
-                Extent::Data { bytes, .. } => slice(bytes, from, until).to_vec(),
+                Extent::Data { bytes, .. } => slice(bytes, from, until)?.to_vec(),
                 Extent::Zero { .. } => vec![0; usize::try_from(until - from).unwrap_or(0)],
             };
             self.have.insert(*block, data);
             self.requested.remove(block);
         }
-        !blocks.is_empty()
+        Ok(!blocks.is_empty())
     }
 
     pub(super) fn ended(&mut self, size: u64) {
@@ -89,9 +87,9 @@ impl Sparse {
     }
 }
 
-fn slice(data: &[u8], from: u64, until: u64) -> &[u8] {
-    let range = usize::try_from(from).ok().zip(usize::try_from(until).ok());
-    range.and_then(|(from, until)| data.get(from..until)).unwrap_or_default()
+fn slice(data: &[u8], from: u64, until: u64) -> io::Result<&[u8]> {
+    let at = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
+    part(data, at(from)..at(until))
 }
 
 #[cfg(test)]
@@ -104,10 +102,10 @@ mod tests {
         let mut buf = [9; 6000];
         assert_eq!(sparse.read_at(4000, &mut buf).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         let data: Vec<u8> = (0..8192u32).map(|i| u8::try_from(i % 251).unwrap()).collect();
-        assert!(sparse.take(&Extent::Data { offset: 0, bytes: &data }));
+        assert!(sparse.take(&Extent::Data { offset: 0, bytes: &data }).unwrap());
         assert_eq!(sparse.read_at(4000, &mut buf).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        assert!(sparse.take(&Extent::Zero { offset: 8192, len: 1 << 40 }));
-        assert!(!sparse.take(&Extent::Zero { offset: 8192, len: 1 << 40 }));
+        assert!(sparse.take(&Extent::Zero { offset: 8192, len: 1 << 40 }).unwrap());
+        assert!(!sparse.take(&Extent::Zero { offset: 8192, len: 1 << 40 }).unwrap());
         sparse.read_at(4000, &mut buf).unwrap();
         assert_eq!(buf[..4192], data[4000..]);
         assert!(buf[4192..].iter().all(|b| *b == 0));

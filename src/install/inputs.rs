@@ -12,7 +12,7 @@ use crate::config::pattern;
 use crate::disk::Facts;
 use crate::disk::select::{self, ImageSize, Rejection, Target};
 use crate::error::{Code, Error, Result};
-use crate::flash::job::{self, Prepared};
+use crate::flash::job::{self, Agree, Prepared};
 use crate::image::{self, Checks, Image, Signer};
 use crate::progress::Progress;
 
@@ -158,6 +158,7 @@ impl Inputs {
         self,
         request: &FlashRequest,
         may_encrypt: bool,
+        agree: Option<Agree<'_>>,
         progress: &dyn Progress,
     ) -> Result<Prepared> {
         let Inputs { conf, config, target, image } = self;
@@ -176,7 +177,7 @@ impl Inputs {
             }
             Ok(target)
         };
-        job::prepare(paths, image, &choose, &checks, progress)
+        job::prepare(paths, image, &choose, agree, &checks, progress)
     }
 }
 

@@ -32,7 +32,7 @@ use crate::config::flasher_conf::FlasherConf;
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::flash;
-use crate::flash::job::{self, Prepared};
+use crate::flash::job::{self, Agree, Prepared};
 use crate::flash::watch::Watch;
 use crate::image;
 use crate::progress::{self, Progress};
@@ -115,14 +115,18 @@ fn confirm(inputs: &Inputs) -> Result<Confirm> {
 }
 
 /// Checks image and target of a flash of the image alone, and makes its plan. Writes nothing.
-pub fn prepare_image(request: &FlashRequest, progress: &dyn Progress) -> Result<Prepared> {
-    Inputs::read(request)?.prepare(request, false, progress)
+pub(crate) fn prepare_image(
+    request: &FlashRequest,
+    agree: Option<Agree<'_>>,
+    progress: &dyn Progress,
+) -> Result<Prepared> {
+    Inputs::read(request)?.prepare(request, false, agree, progress)
 }
 
 /// Makes the plan as the flash does, without running board programs and without waiting. Writes nothing.
 pub fn plan(request: &FlashRequest, progress: &dyn Progress) -> Result<Plan> {
     match request.mode() {
-        FlashMode::Image | FlashMode::ImageOnly => Ok(prepare_image(request, progress)?.plan.into()),
+        FlashMode::Image | FlashMode::ImageOnly => Ok(prepare_image(request, None, progress)?.plan.into()),
         FlashMode::Installation => {
             let (Ready { prepared, installation, .. }, _) = ready(request, Inputs::read(request)?, progress)?;
             Ok(Plan { flash: prepared.plan, installation: Some(installation) })
@@ -279,7 +283,7 @@ fn ready(request: &FlashRequest, inputs: Inputs, progress: &dyn Progress) -> Res
     if recovery_key.is_some() && !may_encrypt {
         recovery_key::warn_of_no_use();
     }
-    let mut prepared = inputs.prepare(request, may_encrypt, progress)?;
+    let mut prepared = inputs.prepare(request, may_encrypt, None, progress)?;
     let environment = environment.with_target(&prepared.plan.target.name);
     let board = board_of(&environment)?;
     let mut installation = Installation::new(paths, &conf, &config, &board, &prepared.plan)?;
@@ -343,8 +347,8 @@ fn prepare_secure_boot(
 ) -> Result<SecureBoot> {
     let image = &prepared.plan.image.stored.path;
     let part = planned.layout.partitions.first().and_then(|part| part.image.clone());
-    let boot =
-        image::chunks::read_range(&mut *prepared.source()?, &part.unwrap_or_default(), MAX_BOOT_BYTES)?;
+    let part = part.ok_or_else(|| Error::internal("the layout has no boot partition"))?;
+    let boot = image::chunks::read_range(&mut *prepared.source()?, &part, MAX_BOOT_BYTES)?;
     let boot = boot.ok_or_else(|| {
         let image = image.display();
         let message = format!(

@@ -10,6 +10,8 @@ use nix::libc::{O_CLOEXEC, O_NOCTTY, O_NONBLOCK};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{FlushArg, InputFlags, LocalFlags, SetArg, Termios, tcflush, tcgetattr, tcsetattr};
 
+use super::signal;
+
 mod raw {
     nix::ioctl_read_bad!(window_size, nix::libc::TIOCGWINSZ, nix::libc::winsize);
     // VT_ACTIVATE of linux/vt.h.
@@ -88,7 +90,7 @@ pub(crate) fn put(mut terminal: &File, text: &str) -> io::Result<()> {
     while !rest.is_empty() {
         match terminal.write(rest) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => rest = rest.get(written..).unwrap_or_default(),
+            Ok(written) => rest = rest.split_at(written).1,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) if e.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {
                 let mut fds = [PollFd::new(terminal.as_fd(), PollFlags::POLLOUT)];
@@ -118,30 +120,39 @@ impl Drop for Settings<'_> {
     }
 }
 
-/// Asks, and puts the line that is typed then into `line`, without showing it. Returns how much of `line` it fills, with its end; `None` where it
-/// does not come before the deadline, or never.
-pub(crate) fn ask_silently(
+/// Whether a terminal shows what is typed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Echo {
+    Shown,
+    Hidden,
+}
+
+/// Asks, and puts the line that is typed then into `line`. Returns how much of `line` it fills, with its end; `None` where it does not come before
+/// the deadline, before a signal that is held back, or never.
+pub(crate) fn ask(
     terminal: &File,
     question: &str,
+    echo: Echo,
     deadline: Instant,
     line: &mut [u8],
 ) -> io::Result<Option<usize>> {
     let settings = Settings(terminal, tcgetattr(terminal)?);
-    let mut silent = settings.1.clone();
-    silent.local_flags.remove(LocalFlags::ECHO | LocalFlags::ECHONL);
+    let mut own = settings.1.clone();
+    own.local_flags.set(LocalFlags::ECHO, echo == Echo::Shown);
+    own.local_flags.remove(LocalFlags::ECHONL);
     // Lines as a whole, whatever a program has left there.
-    silent.local_flags.insert(LocalFlags::ICANON);
-    silent.input_flags.insert(InputFlags::ICRNL);
+    own.local_flags.insert(LocalFlags::ICANON);
+    own.input_flags.insert(InputFlags::ICRNL);
     // A byte on an open line would stop the output.
-    silent.input_flags.remove(InputFlags::IXON);
-    tcsetattr(terminal, SetArg::TCSANOW, &silent)?;
+    own.input_flags.remove(InputFlags::IXON);
+    tcsetattr(terminal, SetArg::TCSANOW, &own)?;
     // What was typed before the question does not answer it.
     tcflush(terminal, FlushArg::TCIFLUSH)?;
     put(terminal, question)?;
     let answer = loop {
-        let left = deadline.saturating_duration_since(Instant::now());
         let mut fds = [PollFd::new(terminal.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+        match poll(&mut fds, PollTimeout::from(100u8)) {
+            _ if signal::came().is_some() => break None,
             Ok(0) if deadline <= Instant::now() => break None,
             Ok(0) | Err(Errno::EINTR) => {}
             Ok(_) => match (&mut &*terminal).read(line) {
@@ -155,6 +166,8 @@ pub(crate) fn ask_silently(
     };
     // Of a line that is too long.
     tcflush(terminal, FlushArg::TCIFLUSH)?;
-    put(terminal, "\n")?;
+    if echo == Echo::Hidden || answer.is_none() {
+        put(terminal, "\n")?;
+    }
     Ok(answer)
 }

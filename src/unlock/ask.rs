@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::luks::passphrase::Passphrase;
 use crate::luks::recovery::{self, Recovery};
 use crate::sys::limits::{self, wipe};
-use crate::sys::terminal;
+use crate::sys::terminal::{self, Echo};
 use crate::tpm::Tpm;
 
 /// A device without a person at it goes on to fail: its start counts for the rollback.
@@ -68,7 +68,8 @@ fn opened_by_person<T>(
 pub(crate) fn entered(terminal: &File, deadline: Instant) -> Result<Option<Recovery>> {
     let mut line = [0; LINE];
     limits::keep_in_memory(&line);
-    let read = terminal::ask_silently(terminal, "recovery passphrase (64 hex digits): ", deadline, &mut line);
+    let read =
+        terminal::ask(terminal, "recovery passphrase (64 hex digits): ", Echo::Hidden, deadline, &mut line);
     let recovery = match read {
         Ok(None) => Ok(None),
         Ok(Some(length)) => Recovery::of_text(line.get(..length).unwrap_or_default()).map(Some),

@@ -104,12 +104,23 @@ fn an_image_and_its_target_need_no_options() {
         assert_eq!(std::fs::read(target).unwrap(), std::fs::read(image).unwrap(), "{line:?}");
         std::fs::remove_file(target).unwrap();
     }
+    std::fs::write(target, std::fs::read(image).unwrap()).unwrap();
+    for line in [&["verify", image, target][..], &["verify", image, "--target", target]] {
+        let o = copal(line);
+        assert_eq!(code(&o), 0, "{line:?}: {}", stderr(&o));
+    }
+    std::fs::remove_file(target).unwrap();
     // Twice the same thing, and one thing too many.
     for line in [
         &["flash", image, target, "--image", image][..],
         &["flash", image, target, "--target", target],
         &["flash", "--image", image, "--target", target, target],
         &["flash", image, target, "x"],
+        &["verify", image, target, "--image", image],
+        &["verify", image],
+        &["bootloader", "write", image, target, "--target", target],
+        &["bootloader", "write", image],
+        &["bootloader", "show", image],
     ] {
         let o = copal(line);
         assert_eq!((code(&o), stdout(&o).as_str()), (2, ""), "{line:?}: {}", stderr(&o));

@@ -153,7 +153,7 @@ fn the_flash_in_the_picture_ends_as_one_of_today() {
     std::fs::write(dir.path().join("disk1"), vec![0xa5; 4 << 20]).unwrap();
     let packed = Command::new("zstd").args(["-q", "balena.img"]).current_dir(dir.path()).status().unwrap();
     assert!(packed.success());
-    let today = on_terminal(dir.path(), columns(), "flash --force-raw balena.img.zst disk1");
+    let today = on_terminal(dir.path(), columns(), "flash --yes --force-raw balena.img.zst disk1");
     let picture = lines_at_the_end("flash");
     // The command, the ending, and the prompt.
     assert!(picture[0].starts_with("# copal flash balena.img.zst /dev/"), "{picture:?}");

@@ -370,6 +370,47 @@ fn a_receipt_that_cannot_be_saved_is_no_refusal() {
 }
 
 #[test]
+fn a_new_file_needs_space_for_the_data_of_the_image() {
+    if !nix::unistd::geteuid().is_root() {
+        return not_run(
+            "a_new_file_needs_space_for_the_data_of_the_image",
+            "root needed to mount a small file system",
+        );
+    }
+    let dir = folder();
+    let (small, packed) = (dir.path().join("small"), dir.path().join("os.img.gz"));
+    std::fs::create_dir(&small).unwrap();
+    tool(&[
+        "sh",
+        "-ec",
+        "gzip -1 -c \"$1\" >\"$2\"",
+        "sh",
+        os_image().to_str().unwrap(),
+        packed.to_str().unwrap(),
+    ]);
+    let blocks = std::fs::read(os_image()).unwrap();
+    let data = |size: usize| blocks.chunks(size).filter(|block| block.iter().any(|b| *b != 0)).count() * size;
+    // Not every zero becomes a hole.
+    let (least, enough) = (data(4096), data(1 << 20) + (1 << 20));
+    assert!(enough < blocks.len(), "the image has too few holes to show anything");
+    let target = small.join("disk.img");
+    for (size, fits) in [(least - 4096, false), (enough, true)] {
+        tool(&["mount", "-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs", small.to_str().unwrap()]);
+        let result = std::panic::catch_unwind(|| {
+            if fits {
+                let out = flash(&packed, &target, &[]);
+                assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+                return assert_equal(os_image(), &target);
+            }
+            refused(&packed, &target, "target-too-small", target.to_str().unwrap(), &[]);
+            assert!(!target.exists());
+        });
+        tool(&["umount", small.to_str().unwrap()]);
+        result.unwrap();
+    }
+}
+
+#[test]
 fn a_lock_that_goes_away_is_waited_for() {
     let size = std::fs::metadata(os_image()).unwrap().len();
     let Some(disk) = dirty("a_lock_that_goes_away_is_waited_for", size) else { return };

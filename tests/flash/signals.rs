@@ -160,7 +160,7 @@ fn a_lost_terminal_ends_a_flash_and_leaves_no_partition_table() {
     let name = ptsname_r(&terminal).unwrap();
     let own = || Stdio::from(options.open(&name).unwrap());
     let mut flash = Command::new("setsid");
-    flash.args(["--ctty", env!("CARGO_BIN_EXE_copal"), "flash", "--image"]).arg(&image);
+    flash.args(["--ctty", env!("CARGO_BIN_EXE_copal"), "flash", "--yes", "--image"]).arg(&image);
     flash.arg("--target").arg(&target).env("TERM", "xterm").env_remove("NO_COLOR").env_remove("COPAL_LOG");
     let mut child = flash.stdin(own()).stdout(own()).stderr(own()).spawn().unwrap();
     drop(flash);

@@ -1,8 +1,8 @@
 //! What a person sees of a flash: on terminals of several widths, on one without a bar, and in a file.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::kit::process::tool;
@@ -60,7 +60,7 @@ impl Place {
     fn on_terminal(&self, columns: u16, environment: &[(&str, &str)]) -> String {
         let (copal, image, target) =
             (env!("CARGO_BIN_EXE_copal"), text(&self.image), text(&self.disk.export));
-        let call = [copal, "flash", "--sha256", "--image", image, "--target", target];
+        let call = [copal, "flash", "--yes", "--sha256", "--image", image, "--target", target];
         let out = on_terminal(columns, environment, &call);
         let shown = String::from_utf8(out.stdout).unwrap();
         assert!(out.status.success(), "{shown}");
@@ -173,6 +173,72 @@ fn without_a_terminal_there_are_lines_at_a_bounded_pace_and_a_receipt() {
     assert!(percents(texts).is_sorted(), "{lines:#?}");
 }
 
+/// A flash on a terminal, with the answer to its question: exit code and what it shows.
+fn answering(target: &Path, more: &[&str], answer: Option<&str>) -> (i32, String) {
+    let call = format!(
+        "exec {} flash {} {} {}",
+        env!("CARGO_BIN_EXE_copal"),
+        text(os_image()),
+        text(target),
+        more.join(" ")
+    );
+    let mut child = Command::new("timeout")
+        .args(["300", "script", "-qec", &call, "/dev/null"])
+        .env("TERM", "xterm")
+        .env_remove("COPAL_LOG")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut out, mut shown) = (child.stdout.take().unwrap(), Vec::new());
+    if let Some(answer) = answer {
+        let mut byte = [0];
+        while !shown.ends_with(b"[y/N] ") && out.read(&mut byte).unwrap() > 0 {
+            shown.push(byte[0]);
+        }
+        child.stdin.as_mut().unwrap().write_all(answer.as_bytes()).unwrap();
+    }
+    out.read_to_end(&mut shown).unwrap();
+    (child.wait().unwrap().code().unwrap(), String::from_utf8(shown).unwrap())
+}
+
+#[test]
+fn a_terminal_is_asked_once_before_a_used_target_is_erased() {
+    let dir = folder();
+    let target = dir.path().join("disk.img");
+    // A new file, then an empty one: nothing is lost.
+    for size in [0, 1 << 20] {
+        let (code, shown) = answering(&target, &[], None);
+        assert!(code == 0 && !shown.contains("[y/N]"), "{size}: {shown}");
+        assert_equal(os_image(), &target);
+        std::fs::write(&target, vec![0; size]).unwrap();
+    }
+    // ^C and ^D as a terminal sends them.
+    for (content, holds) in
+        [(std::fs::read(os_image()).unwrap(), "resin-boot"), (vec![7; 2 << 20], "nothing that is known")]
+    {
+        std::fs::write(&target, &content).unwrap();
+        for (answer, end) in
+            [("n\n", "[aborted]"), ("\n", "[aborted]"), ("\u{4}", "[aborted]"), ("\u{3}", "[interrupted]")]
+        {
+            let (code, shown) = answering(&target, &[], Some(answer));
+            assert_eq!(code, 3, "{answer:?}: {shown}");
+            assert!(
+                shown.contains(holds) && shown.contains(end) && shown.contains("nothing was written"),
+                "{answer:?}: {shown}"
+            );
+            assert!(std::fs::read(&target).unwrap() == content, "{answer:?}");
+        }
+    }
+    let (code, shown) = answering(&target, &[], Some("y\n"));
+    assert!(code == 0 && shown.matches("[y/N]").count() == 1, "{shown}");
+    assert_equal(os_image(), &target);
+    for more in [&["--yes"][..], &["--json"], &["--plan"]] {
+        let (code, shown) = answering(&target, more, None);
+        assert!(code == 0 && !shown.contains("[y/N]"), "{more:?}: {shown}");
+    }
+}
+
 #[test]
 fn an_image_of_unknown_size_has_bytes_and_rate_and_no_percent() {
     let dir = folder();
@@ -197,7 +263,7 @@ fn a_plan_is_whole_elsewhere_and_fits_into_a_terminal() {
     let target = dir.path().join("disk.img");
     std::fs::write(&target, vec![1; 2 << 20]).unwrap();
     let argv = [env!("CARGO_BIN_EXE_copal"), "flash", text(os_image()), text(&target), "--plan"];
-    let out = std::process::Command::new(argv[0]).args(&argv[1..]).output().unwrap();
+    let out = Command::new(argv[0]).args(&argv[1..]).output().unwrap();
     let whole = String::from_utf8(out.stdout).unwrap();
     assert!(whole.ends_with("nothing was written: this is the plan\n"), "{whole}");
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();

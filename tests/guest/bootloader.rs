@@ -56,8 +56,8 @@ fn nor_flash_gets_the_loader_and_keeps_the_rest() {
         .file(&loader, "/loader")
         .script(&format!(
             "{WRITE}
-             write first --device mtd0 --image /loader --block-size 1024 --seek 3
-             write again --device mtdblock0 --image /loader --block-size 1024 --seek 3"
+             write first --target mtd0 --image /loader --block-size 1024 --seek 3
+             write again --target mtdblock0 --image /loader --block-size 1024 --seek 3"
         ))
         .run(LIMIT)
         .ok();
@@ -85,15 +85,15 @@ fn an_emmc_boot_partition_is_protected_again() {
         .script(&format!(
             "{WRITE}
              for i in $(seq 600); do [ -e /dev/mmcblk0boot0 ] && break; sleep 0.2; done
-             write boot0 --device mmcblk0boot0 --image /loader --block-size 512 --seek 2
-             write again --device mmcblk0boot0 --image /loader --block-size 512 --seek 2
-             write user --device mmcblk0 --image /loader --block-size 1024 --seek 33
+             write boot0 --target mmcblk0boot0 --image /loader --block-size 512 --seek 2
+             write again --target mmcblk0boot0 --image /loader --block-size 512 --seek 2
+             write user --target mmcblk0 --image /loader --block-size 1024 --seek 33
              cat /sys/block/mmcblk0boot0/force_ro /sys/block/mmcblk0boot1/force_ro >/host/force_ro
              # Killed while it writes, it cannot protect the partition again. The unit's ExecStopPost does.
              f=/sys/block/mmcblk0boot1/force_ro
              for attempt in $(seq 20); do
                  head -c 1000000 /dev/urandom >/large
-                 copal bootloader write --device mmcblk0boot1 --image /large >/dev/null & pid=$!
+                 copal bootloader write --target mmcblk0boot1 --image /large >/dev/null & pid=$!
                  while kill -0 $pid 2>/dev/null; do read -r ro <$f; [ $ro = 1 ] || break; done
                  kill -9 $pid 2>/dev/null || true
                  wait $pid || true
@@ -103,12 +103,12 @@ fn an_emmc_boot_partition_is_protected_again() {
              echo $ro >/host/killed
              copal bootloader protect
              cat $f >>/host/killed
-             write mended --device mmcblk0boot1 --image /loader
+             write mended --target mmcblk0boot1 --image /loader
              # Protected by the chip itself, until it is switched off: what is there already is no fault.
              echo 1 >/sys/block/mmcblk0boot0/ro_lock_until_next_power_on
              cat /sys/block/mmcblk0boot0/ro_lock_until_next_power_on >/host/locked
-             write kept --device mmcblk0boot0 --image /loader --block-size 512 --seek 2
-             copal bootloader write --device mmcblk0boot0 --image /large 2>>/host/locked && exit 1
+             write kept --target mmcblk0boot0 --image /loader --block-size 512 --seek 2
+             copal bootloader write --target mmcblk0boot0 --image /large 2>>/host/locked && exit 1
              [ $? = 3 ]"
         ))
         .run(LIMIT)
@@ -149,18 +149,18 @@ fn raw_flash_of_other_drivers() {
              cat /proc/mtd
              head -c 1048576 /dev/urandom >/old
              flashcp /old /dev/mtd0
-             write first --device mtd:'mtdram test device' --image /loader --block-size 64K --seek 1
-             write again --device mtdblock0 --image /loader --block-size 64K --seek 1
+             write first --target mtd:'mtdram test device' --image /loader --block-size 64K --seek 1
+             write again --target mtdblock0 --image /loader --block-size 64K --seek 1
              cp /old /new; dd if=/loader of=/new bs=65536 seek=1 conv=notrunc
              cmp /new /dev/mtd0
              rm /dev/mtd0 /dev/mtd0ro
              printf X | dd of=/loader bs=1 seek=150000 conv=notrunc
-             write block --device mtdblock0 --image /loader --block-size 64K --seek 1
+             write block --target mtdblock0 --image /loader --block-size 64K --seek 1
              dd if=/loader of=/new bs=65536 seek=1 conv=notrunc
              echo 3 >/proc/sys/vm/drop_caches
              cmp /new /dev/mtdblock0
-             write beyond --device mtdblock0 --image /loader --block-size 64K --seek 15
-             write nand --device mtd1 --image /loader
+             write beyond --target mtdblock0 --image /loader --block-size 64K --seek 15
+             write nand --target mtd1 --image /loader
              cmp /new /dev/mtdblock0"
         ))
         .run(LIMIT)
@@ -190,7 +190,7 @@ fn a_power_cut_leaves_no_half_loader_on_nor_flash() {
         .pflash_logged(&log)
         .copal()
         .file(&loader, "/loader")
-        .script(&format!("{WRITE}\nwrite all --device mtd0 --image /loader --block-size 4K --seek 2"))
+        .script(&format!("{WRITE}\nwrite all --target mtd0 --image /loader --block-size 4K --seek 2"))
         .run(LIMIT)
         .ok();
     report(&outcome, "all");
@@ -226,7 +226,7 @@ fn a_power_cut_leaves_no_half_loader_on_a_disk() {
         .logged(&log)
         .copal()
         .file(&loader, "/loader")
-        .script(&format!("{WRITE}\nwrite all --device vda --image /loader --block-size 1K --seek 33"))
+        .script(&format!("{WRITE}\nwrite all --target vda --image /loader --block-size 1K --seek 33"))
         .run(LIMIT)
         .ok();
     assert_eq!(brief(&report(&outcome, "all")), ("region", true, 0));

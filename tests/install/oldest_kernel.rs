@@ -74,7 +74,7 @@ fn images_are_written_and_compared() {
         tool(&["blockdev", "--flushbufs", &disk.node]);
     }
     rig.put("spl", vec![0x5A; 5000]);
-    let at = ["--device", disk.name(), "--image", "/spl", "--block-size", "1024", "--seek", "33"];
+    let at = ["--target", disk.name(), "--image", "/spl", "--block-size", "1024", "--seek", "33"];
     assert_ok(&old(&rig, &[&["/copal", "bootloader", "write"], &at[..]].concat()));
     assert!(fs::read(&target).unwrap()[33 << 10..][..5000].iter().all(|b| *b == 0x5A));
     for argv in [&["/copal", "bootloader", "show"][..], &["/copal", "status"], &["/copal", "doctor"]] {

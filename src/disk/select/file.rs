@@ -4,9 +4,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nix::sys::statfs::{EXT4_SUPER_MAGIC, FsType, MSDOS_SUPER_MAGIC, TMPFS_MAGIC, statfs};
 use nix::unistd::{AccessFlags, access};
 
 use super::{Target, TargetKind, checks};
+use crate::disk::io::FREE_SPACE;
 use crate::disk::{Dev, Facts};
 use crate::error::{Code, Error, Result};
 use crate::sys::block::major_minor;
@@ -75,6 +77,30 @@ pub(super) fn check(path: &Path, absolute: &Path, facts: &Facts, image: Option<&
         model: None,
         serial: None,
     })
+}
+
+/// Refuses a new file where not even the image's `data` bytes would fit, without its zeroes. Only on file systems that store data as it is; others
+/// may compress it.
+pub(crate) fn refuse_without_space(target: &Target, data: u64) -> Result<()> {
+    // linux/magic.h; nix has no name for it with musl.
+    const XFS_SUPER_MAGIC: FsType = FsType(0x5846_5342);
+    const PLAIN: [FsType; 4] = [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, TMPFS_MAGIC, MSDOS_SUPER_MAGIC];
+    let folder = target.node.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let Ok(stat) = statfs(folder) else { return Ok(()) };
+    // A tmpfs without a limit has no blocks.
+    if stat.blocks() == 0 || !PLAIN.contains(&stat.filesystem_type()) {
+        return Ok(());
+    }
+    // Root may use the blocks that are reserved.
+    let free = stat.blocks_free().saturating_mul(u64::try_from(stat.block_size()).unwrap_or(0));
+    if data <= free {
+        return Ok(());
+    }
+    let name = target.name.display();
+    let message = format!(
+        "cannot write {name}: its file system has {free} bytes free, and the image has {data} bytes of data"
+    );
+    Err(Error::new(Code::TargetTooSmall, message).object(name).with_hint(FREE_SPACE))
 }
 
 fn in_use(real: &Path, facts: &Facts) -> Option<(Code, String)> {

@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub(crate) use file::refuse_without_space;
 pub use identity::Identity;
 pub use named::named;
 

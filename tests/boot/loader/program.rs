@@ -34,7 +34,7 @@ fn json(out: &Output, code: i32) -> Value {
 }
 
 fn write<'a>(device: &'a str, image: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    [&["write", "--device", device, "--image", image], more].concat()
+    [&["write", image, device], more].concat()
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn writes_once_and_says_what_it_did() {
     let image = image.to_str().unwrap();
     let args = write("mtdblock0", image, &["--block-size", "1K", "--seek", "3", "--json"]);
     let before = fs::read(root.at("dev/mtdblock0")).unwrap();
-    let dry = json(&copal(&root, &[&args[..], &["--dry-run"]].concat()), 0);
+    let dry = json(&copal(&root, &[&args[..], &["--plan"]].concat()), 0);
     assert_eq!(dry["ok"], true);
     assert_eq!(
         (&dry["bootloader"]["identical"], &dry["bootloader"]["would_write"]),
@@ -88,7 +88,7 @@ fn shows_where_a_bootloader_can_go() {
         (&true.into(), &Value::Null)
     );
     let image = root.put("image", [0x11; 100]);
-    let args = ["show", "--device", "mmcblk0boot0", "--image", image.to_str().unwrap(), "--json"];
+    let args = ["show", "--target", "mmcblk0boot0", "--image", image.to_str().unwrap(), "--json"];
     let compared = json(&copal(&root, &args), 0)["bootloader"].clone();
     assert_eq!((&compared["identical"], &compared["kind"]), (&true.into(), &"mmc-boot".into()));
     assert_eq!(compared["sha256"], compared["device_sha256"]);
@@ -119,7 +119,7 @@ fn refuses_with_the_exit_code_that_says_so() {
     ] {
         assert!(ends(&copal(&root, &write("sda", image, wrong)), 2).contains("[usage]"), "{wrong:?}");
     }
-    ends(&copal(&root, &["show", "--device", "sda"]), 2);
+    ends(&copal(&root, &["show", "--target", "sda"]), 2);
     ends(&copal(&root, &["write", "--image", image]), 2);
 }
 

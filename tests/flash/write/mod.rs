@@ -88,6 +88,7 @@ impl Job {
             },
             table: Some(table),
             digests,
+            data: None,
             sha256: None,
             signed: None,
         };
