@@ -43,6 +43,34 @@ dependencies() {
     check "cargo deny" run 300 cargo-deny --locked check --hide-inclusion-graph bans licenses sources
 }
 
+# advisories: the RustSec database against Cargo.lock. An outdated database can fail the check, but not pass it.
+advisories() {
+    from=${COPAL_ADVISORY_DB:-https://github.com/RustSec/advisory-db}
+    # Where cargo-deny looks for this database, below db-path of deny.toml. cargo-deny does not clone from a file.
+    db=target/advisory-dbs/advisory-db-3157b0e258782691
+    rm -rf "$db"
+    run 300 env GIT_TERMINAL_PROMPT=0 git clone --quiet --branch main -- "$from" "$db" || {
+        result not-run "advisories: cannot clone $from: set COPAL_ADVISORY_DB to a clone or a bundle of the database (docs/releasing.md)"
+        return 0
+    }
+    count=$(find "$db/crates" -type f -name 'RUSTSEC-[1-9]*.md' 2>/dev/null | wc -l)
+    [ "$count" -gt 0 ] || {
+        result not-run "advisories: $from contains no advisories: set COPAL_ADVISORY_DB to a clone or a bundle of the database (docs/releasing.md)"
+        return 0
+    }
+    need_cargo_tool cargo-deny "$CARGO_DENY"
+    day=$(git -C "$db" log -1 --format=%cs)
+    age=$((($(date +%s) - $(git -C "$db" log -1 --format=%ct)) / 86400))
+    result record advisories "database of $day with $count advisories"
+    if ! { run 600 cargo fetch --locked && run 300 cargo-deny --locked --offline check --hide-inclusion-graph advisories; }; then
+        result failed "cargo deny: advisories" "docs/releasing.md describes what to do"
+    elif [ "$age" -gt 30 ]; then
+        result not-run "advisories: the database of $day is $age days old, and 30 are allowed: update it (docs/releasing.md)"
+    else
+        result passed "cargo deny: advisories"
+    fi
+}
+
 # lint: all that a commit may break within a minute or two.
 lint() {
     say "format, words, shell scripts"

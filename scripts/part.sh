@@ -7,6 +7,7 @@ deadline 60
 case $1 in
     older-rust) older_rusts ;;
     dependencies) dependencies ;;
+    advisories) advisories ;;
     coverage) coverage ;;
     tamper) check "the farm notices a copal without $2" run 3500 python3 -B qemu/farm tamper "$2" ;;
     # Ten restarts after a power cut in an encrypted installation; each number has others.

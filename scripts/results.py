@@ -10,6 +10,7 @@ Each step adds lines to the file that COPAL_RESULTS names, words separated by ta
     test SECONDS NAME          how long a test took
     scenario SECONDS NAME STATE
     note TEXT                  for the summary
+    record PART TEXT           for the summary, and for the row of a complete run in scripts/proved.tsv
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def table(lines: list[list[str]]) -> list[str]:
         text.append("left to prove (./dev prove PART):")
     for part, what in sorted(left.items()):
         text.append(f"  {part}: {len(what)}: {', '.join(sorted(what))}")
-    text += [words[1] for words in lines if words[0] == "note"]
+    text += [": ".join(words[1:]) for words in lines if words[0] in ("note", "record")]
     failed = failures(lines)
     if failed:
         text += ["failed:"] + [f"  {name}" for name in failed]

@@ -52,6 +52,7 @@ class Runs(unittest.TestCase):
             patch = mock.patch.object(prove, name, value)
             patch.start()
             self.addCleanup(patch.stop)
+        (self.at / "results").touch()
         patch = mock.patch.dict(os.environ, COPAL_RESULTS=str(self.at / "results"))
         patch.start()
         self.addCleanup(patch.stop)
@@ -77,6 +78,13 @@ class Runs(unittest.TestCase):
         self.assertEqual(sorted(self.ran), ["one", "three", "two"])
         self.assertEqual(prove.proved()["older-rust"][3], "tree1")
         self.assertIn("complete for this tree", prove.age("older-rust"))
+
+    def test_the_record_has_the_facts_that_the_run_reported(self) -> None:
+        results.add("record", "older-rust", "Rust 1.0")
+        results.add("record", "dependencies", "another part")
+        self.assertTrue(self.prove())
+        self.assertEqual(prove.proved()["older-rust"][4:], ["Rust 1.0"])
+        self.assertTrue(prove.age("older-rust").endswith("; Rust 1.0"), prove.age("older-rust"))
 
     def test_what_is_left_is_run_by_the_next_call_and_nothing_twice(self) -> None:
         self.states["two"] = "left"
@@ -132,6 +140,10 @@ class Commands(unittest.TestCase):
         self.assertEqual(self.run_unit(one, LATER, 60), ("passed", [["passed", "one"]]))
         self.assertEqual(self.run_unit(f"{one}; exit 3", LATER, 60), ("failed", [["passed", "one"], ["failed", "unit", "it ended with 3"]]))
 
+    def test_a_command_that_was_not_run_is_left(self) -> None:
+        script = "printf 'not-run\\tno network\\n' >>\"$COPAL_RESULTS\""
+        self.assertEqual(self.run_unit(script, LATER, 60), ("left", [["not-run", "no network"]]))
+
     def test_its_own_limit_is_a_failure_and_the_end_of_the_call_is_none(self) -> None:
         self.assertEqual(self.run_unit("sleep 1000", LATER, 0.5), ("failed", [["failed", "unit", "it met its time limit"]]))
         # What it has reported until then is not whole.
@@ -140,13 +152,13 @@ class Commands(unittest.TestCase):
 
 
 class Turn(unittest.TestCase):
-    def test_each_part_has_its_turn_and_a_wrong_name_is_refused(self) -> None:
+    def test_each_part_but_the_advisories_has_its_turn_and_a_wrong_name_is_refused(self) -> None:
         known = prove.parts()
         seen = set()
         for number in range(len(known)):
             with mock.patch.object(prove, "commits", return_value=1000 + number):
                 seen.update(prove.wanted(known, []))
-        self.assertEqual(seen, set(known))
+        self.assertEqual(seen, set(known) - {"advisories"})
         self.assertEqual(prove.wanted(known, ["all"]), list(known))
         with self.assertRaises(parts.PartError):
             prove.wanted(known, ["no-such-part"])

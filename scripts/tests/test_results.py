@@ -17,6 +17,7 @@ LINES = [
     ["scenario", "51.0", "flash qemu-amd64", "passed"],
     *[["test", str(n), f"test{n}"] for n in range(30)],
     ["note", "line coverage: 86 %"],
+    ["record", "advisories", "database of 2026-11-28"],
 ]
 
 
@@ -27,7 +28,8 @@ class Summary(unittest.TestCase):
 
     def test_the_table(self) -> None:
         text = results.table(LINES)
-        for line in ["    1:15  clippy", "    51.0 s  flash qemu-amd64: passed", "  model: 2: grub_dead, uboot_dead", "line coverage: 86 %"]:
+        for line in ["    1:15  clippy", "    51.0 s  flash qemu-amd64: passed", "  model: 2: grub_dead, uboot_dead", "line coverage: 86 %",
+                     "advisories: database of 2026-11-28"]:
             self.assertIn(line, text)
         self.assertEqual(text[-3:], ["failed:", "  c: it met its time limit", "  d"])
 
