@@ -95,6 +95,19 @@ def record(part: str, seconds: float, proved_tree: str, *recorded: str) -> None:
     """Notes a complete run of that tree."""
     rows = proved()
     rows[part] = [f"{seconds / 60:.0f}", head()[:12], datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"), proved_tree, *recorded]
+    write(rows)
+
+
+def withdraw(part: str, failed_tree: str) -> None:
+    """Removes the complete run of a tree that has failed since: against newer advisories, or in a case that does not always fail."""
+    rows = proved()
+    if rows.get(part, [""] * 4)[3] == failed_tree:
+        del rows[part]
+        write(rows)
+
+
+def write(rows: dict[str, list[str]]) -> None:
+    """Replaces the table."""
     lines = ["# Complete runs without a failure, written by ./dev prove: part, minutes, commit, date, digest of the tree, further facts."]
     lines += ["\t".join([name, *rows[name]]) for name in parts() if name in rows]
     new = PROVED.with_suffix(".new")
@@ -263,11 +276,13 @@ def prove(part: Part, end: float, programs: Callable[[], dict[str, Path]]) -> bo
     keep(part.name, now, done)
     left = [unit.name for unit in all_units if unit.name not in done]
     print(f"{part.name}: {len(all_units) - len(left)} of {len(all_units)} done for this tree", flush=True)
-    if ok and left:
+    if not ok:
+        withdraw(part.name, now)
+    elif left:
         results.add("left", part.name, f"{len(left)} of {len(all_units)}: {', '.join(left)}")
-    elif ok and (now.endswith("+") or tree() != now):
+    elif now.endswith("+") or tree() != now:
         results.add("note", f"{part.name}: complete, and not recorded: not everything is committed, or something changed meanwhile")
-    elif ok:
+    else:
         recorded = [words[2] for words in results.read(Path(os.environ["COPAL_RESULTS"])) if words[:2] == ["record", part.name]]
         record(part.name, sum(done.values()), now, *recorded[-1:])
         results.add("note", f"{part.name}: complete; recorded in {PROVED.relative_to(TOP)}")

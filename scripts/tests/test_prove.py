@@ -112,6 +112,16 @@ class Runs(unittest.TestCase):
         self.assertFalse(self.prove())
         self.assertEqual(prove.proved(), {})
 
+    def test_a_failure_withdraws_the_record_of_its_tree_only(self) -> None:
+        self.prove()
+        self.states["one"] = "failed"
+        self.tree = "tree2"
+        self.prove()
+        self.assertIn("older-rust", prove.proved())
+        self.tree = "tree1"
+        self.prove()
+        self.assertEqual(prove.proved(), {})
+
     def test_what_is_not_committed_is_not_recorded(self) -> None:
         self.tree = "tree1+"
         self.assertTrue(self.prove())
