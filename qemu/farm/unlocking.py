@@ -3,6 +3,7 @@ and the commands of the TPM. After each change, and whatever the disk has kept o
 
 - The firmware starts the loader, the loader takes the stage-2 kernel and its configuration with their signatures.
 - The TPM gives the passphrase to this start: one of its indices, through one of the lists of policies.
+- At the end, the spare index is gone: with it, an attacker could redefine one index and read the other.
 
 The initramfs of a shell release knows one index and one list. Where it would not get the passphrase, the cut is counted.
 
@@ -83,11 +84,14 @@ class Verdict:
     pairs: set[tuple[int, int]] = field(default_factory=set)
     shell: list[int] = field(default_factory=list)
     locked: list[int] = field(default_factory=list)
+    #: After which the TPM has the spare index: the next start removes it.
+    spare: list[int] = field(default_factory=list)
 
     def __str__(self) -> str:
         said = ", ".join(f"{count} after a change of {store}" for store, count in self.cuts.items())
         return (f"{sum(self.cuts.values())} power cuts judged: {said}; all unlock, with {len(self.pairs)} pairs of loader and kernel; "
-                f"after {len(self.shell)} of them not with a shell initramfs, which is in place at {len(self.locked)}")
+                f"after {len(self.shell)} of them not with a shell initramfs, which is in place at {len(self.locked)}; "
+                f"{len(self.spare)} leave a spare index to the next start, and the end leaves none")
 
 
 # --- the TPM ----------------------------------------------------------------------------------------------------------
@@ -321,6 +325,8 @@ class Start:
     #: Which loader and which kernel, where they start; and whether this kernel has the initramfs of a shell release.
     pair: tuple[int, int] | None = None
     of_scripts: bool = False
+    #: Whether it finds the spare index.
+    spare: bool = False
 
 
 def starts(before: Path, folder: Path, releases: list[Release]) -> Iterator[tuple[int, Change, list[Start]]]:
@@ -351,7 +357,7 @@ def starts(before: Path, folder: Path, releases: list[Release]) -> Iterator[tupl
             readable = indices.readable()
             wrong = "" if unlocks(policy, [found.current, found.second], readable) else LOCKED
             by_scripts = "" if unlocks_by_scripts(policy, found.shell, readable.get(INDEX)) else LOCKED
-        return Start(wrong, by_scripts, pair, found.kernel in judging.of_scripts)
+        return Start(wrong, by_scripts, pair, found.kernel in judging.of_scripts, SPARE in indices.policies)
 
     count = 0
     with data.open("rb") as file:
@@ -382,4 +388,8 @@ def judge(before: Path, folder: Path, releases: list[Release]) -> Verdict:
             verdict.shell.append(number)
         if any(start.by_scripts and start.of_scripts for start in found):
             verdict.locked.append(number)
+        if any(start.spare for start in found):
+            verdict.spare.append(number)
+    if verdict.spare and verdict.spare[-1] == number:
+        raise FarmError("the spare index is left in the TPM: at rest, an attacker could define one index again and read the other")
     return verdict

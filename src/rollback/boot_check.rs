@@ -10,6 +10,7 @@ use crate::config::rollback_conf::RollbackConf;
 use crate::error::Result;
 use crate::state::files::{self, BootfilesRecord, Marker, RollbackRecord, Trial};
 use crate::state::phase::{Marked, Observation, Phase};
+use crate::unlock;
 
 /// Each turn completes something. More turns would be an endless loop.
 const MAX_TURNS: usize = 4;
@@ -26,6 +27,8 @@ pub fn run(paths: &Paths, conf: &RollbackConf) -> Result<()> {
 }
 
 pub fn run_with(context: &Context<'_>) -> Result<()> {
+    // First: at rest, it would help an attacker.
+    warn(unlock::settle_spare(context.paths, context.running()));
     files::sweep(context.paths);
     files::remove_damaged(context.paths);
     for _ in 0..MAX_TURNS {

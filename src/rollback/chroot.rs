@@ -61,12 +61,20 @@ struct Piece {
 /// Runs the hooks of the inactive slot's system as for an update (`DURING_UPDATE=1`), since to them the other slot is the one to select.
 /// On return all mounts are undone. Signals are deferred meanwhile.
 pub fn run_old_hooks(paths: &Paths) -> Result<()> {
-    let kept = Facts::gather(paths)
-        .and_then(|facts| unlock::before_hooks(paths, &Roots::of(&facts)?.active, &paths.inactive()));
-    if let Err(e) = kept {
+    let active = Facts::gather(paths).and_then(|facts| Ok(Roots::of(&facts)?.active));
+    let kept = active.as_ref().map_err(Error::clone);
+    if let Err(e) = kept.and_then(|active| unlock::before_hooks(paths, active, &paths.inactive())) {
         tracing::warn!("{}", e.message());
     }
-    run_old_hooks_within(paths, RUN_LIMIT)
+    let done = run_old_hooks_within(paths, RUN_LIMIT);
+    let Ok(active) = active else { return done };
+    match unlock::after_hooks(paths, &active) {
+        Err(e) if done.is_err() => {
+            tracing::warn!("{}", e.message());
+            done
+        }
+        ended => done.and(ended),
+    }
 }
 
 pub fn run_old_hooks_within(paths: &Paths, limit: Duration) -> Result<()> {

@@ -17,8 +17,11 @@ use crate::sys::limits;
 /// The index that the initramfs reads.
 pub const INDEX: u32 = 0x0150_0000;
 
-/// A second one with the same, for the time in which the other is replaced.
+/// A second one with the same, only while the other is replaced.
 pub const SPARE: u32 = 0x0150_0001;
+
+/// For a [test](Tpm::test_space) of the memory: never the passphrase.
+const TESTS: [u32; 2] = [0x0150_0002, 0x0150_0003];
 
 const PASSPHRASE_BYTES: usize = 32;
 
@@ -78,6 +81,12 @@ pub struct Public {
 }
 
 impl Public {
+    /// Whether something was written to it, of the length of a passphrase.
+    #[must_use]
+    pub fn is_written(&self) -> bool {
+        self.attributes & WRITTEN != 0 && usize::from(self.size) == PASSPHRASE_BYTES
+    }
+
     /// Whether the passphrase is there, and can be read by this policy and by nothing else.
     #[must_use]
     pub fn holds(&self, policy: &Digest) -> bool {
@@ -192,6 +201,20 @@ impl Tpm {
             limits::wipe(&mut answer);
         }
         Ok(secret)
+    }
+
+    /// Whether the TPM keeps an index, and has space for both at once: with random bytes, under a policy that nothing meets. Nothing of it is left, and an
+    /// index that is there stays as it is.
+    pub fn test_space(&mut self) -> Result<()> {
+        let there = [self.public(INDEX)?, self.public(SPARE)?].iter().flatten().count();
+        let mut tested = Ok(());
+        for index in TESTS.iter().skip(there) {
+            let (policy, content) = (self.passphrase()?, self.passphrase()?);
+            tested = tested.and_then(|()| self.store(*index, policy.bytes(), &content).map(drop));
+        }
+        // All of them: one may be left by a run that was cut off.
+        let removed = TESTS.iter().map(|index| self.remove(*index)).fold(Ok(()), Result::and);
+        tested.and(removed)
     }
 
     /// The public part of an index; `None` if it does not exist.

@@ -20,7 +20,7 @@ use crate::slot::{Root, hostapp};
 use crate::sys::file::{read_bytes, read_text};
 use crate::tpm::Tpm;
 use crate::tpm::policy::Digest;
-use crate::tpm::store::INDEX;
+use crate::tpm::store::{INDEX, SPARE};
 use crate::uefi::variables::{Firmware, Variable};
 
 /// Far above any.
@@ -208,14 +208,31 @@ pub(crate) fn before_update(paths: &Paths, facts: &Facts, active: &Root, force: 
     Ok(())
 }
 
-/// Completes a change that was cut off, and makes the spare index, which shell releases do not have.
+/// Completes a change that was cut off.
 pub(crate) fn settle(paths: &Paths, active: &Root) -> Result<()> {
     if in_force(paths, active)?.is_none() {
         return Ok(());
     }
     let (mut tpm, policies) = (open(paths)?, Policies::of(paths));
     let sealed = seal::read(&mut tpm, &policies)?;
-    seal::complete(&mut tpm, &policies, &sealed)
+    seal::repair(&mut tpm, &policies, &sealed)
+}
+
+/// At each start of the system: removes a spare index that its initramfs does not know (that of the scripts), or could not settle.
+pub(crate) fn settle_spare(paths: &Paths, active: &Root) -> Result<()> {
+    if in_force(paths, active)?.is_none() {
+        return Ok(());
+    }
+    let mut tpm = open(paths)?;
+    if tpm.public(SPARE)?.is_none() {
+        return Ok(());
+    }
+    let policies = Policies::of(paths);
+    tracing::warn!("the TPM has a spare index: a change of the policy that unlocks the disk was cut off");
+    // An initramfs that reads one index has opened the disk with that one.
+    let sealed = seal::read_any(&mut tpm, &policies)?;
+    seal::settle(&mut tpm, &sealed)?;
+    seal::tidy(&policies, &sealed)
 }
 
 /// Before the hooks of the new release, which is in the slot mounted at `slot`. A shell release seals the passphrase in the main index for its own
@@ -231,11 +248,29 @@ pub(crate) fn before_hooks(paths: &Paths, active: &Root, slot: &Path) -> Result<
         return Ok(());
     }
     tracing::info!(
-        "the new release seals the passphrase of the disk in its own way; the spare index keeps the policy of this start"
+        "the new release seals the passphrase of the disk in its own way; until its hooks have ended, the spare index keeps the policy of this start"
     );
     let (mut tpm, policies) = (open(paths)?, Policies::of(paths));
     let sealed = seal::read(&mut tpm, &policies)?;
     seal::keep_aside(&mut tpm, &policies, &sealed)
+}
+
+/// At the end of an update, of an undo and of a rollback: removes what [`before_hooks`] has made, so that nothing of it is there at rest. The
+/// programs in place decide which start comes next.
+pub(crate) fn after_hooks(paths: &Paths, active: &Root) -> Result<()> {
+    let Some(firmware) = in_force(paths, active)? else { return Ok(()) };
+    let mut tpm = open(paths)?;
+    if tpm.public(SPARE)?.is_none() {
+        return Ok(());
+    }
+    let policies = Policies::of(paths);
+    let sealed = seal::read(&mut tpm, &policies)?;
+    let next = measurements(paths, &firmware)
+        .map(|(_, start)| next_start::look(&paths.plain_boot(), &start, &sealed.list.branches()));
+    match next {
+        Ok(NextStart::Unlocks) => seal::take_back(&mut tpm, &policies, &sealed),
+        _ => seal::end_aside(&mut tpm, &policies, &sealed),
+    }
 }
 
 /// The branches of the first index, where the TPM does not give the passphrase to this start.

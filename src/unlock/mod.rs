@@ -14,7 +14,8 @@ pub mod way;
 
 pub(crate) use ask::entered as recovery_entered;
 pub(crate) use check::{
-    before_hooks, before_update, check_release, has_other_loader, look, reasons_against, settle,
+    after_hooks, before_hooks, before_update, check_release, has_other_loader, look, reasons_against, settle,
+    settle_spare,
 };
 pub(crate) use partitions::{Opened, open_partitions};
 pub(crate) use pending::{apply as apply_pending, count as pending_lists};

@@ -21,6 +21,7 @@ use crate::luks::{header, mapping};
 use crate::measurements::EventLog;
 use crate::sys::block::major_minor;
 use crate::sys::mount;
+use crate::tpm::store::Secret;
 use crate::uefi::variables::{Firmware, Variable};
 
 /// Names of partitions: the one that the firmware reads, and those that are encrypted. A name of the latter begins with `resin-` or `balena-`.
@@ -66,9 +67,9 @@ pub(crate) fn open_partitions(paths: &Paths) -> Result<Opened> {
     let plain = Plain::to_read(paths, &disk.plain)?;
     let policies = Policies::at(plain.0.clone());
     let opened = open_tpm(paths).and_then(|mut tpm| {
-        let sealed = seal::read(&mut tpm, &policies)?;
-        let names = disk.open(paths, &Passphrase::of(&sealed.secret)?)?;
-        Ok((sealed, names))
+        let takes = |secret: &Secret| Ok(disk.takes(&Passphrase::of(secret)?));
+        let open = |secret: &Secret| disk.open(paths, &Passphrase::of(secret)?);
+        seal::unlock(&mut tpm, &policies, &takes, &open, &|names: &Vec<String>| close(paths, names))
     });
     let (sealed, names) = match opened {
         Ok(opened) => opened,
@@ -78,19 +79,27 @@ pub(crate) fn open_partitions(paths: &Paths) -> Result<Opened> {
         }
     };
     drop(plain);
-    if !sealed.is_whole && !sealed.is_for_another {
+    if !sealed.is_whole {
         tracing::warn!("a change of the policy that unlocks the disk was cut off: completing it");
-        // The next update tries again.
-        if let Err(e) = complete(paths, &disk, &sealed) {
+        // The next start or update tries again.
+        if let Err(e) = tidy(paths, &disk, &sealed) {
             tracing::warn!("{}", e.message());
         }
     }
     Ok(Opened::Partitions(names))
 }
 
-fn complete(paths: &Paths, disk: &Disk, sealed: &Sealed) -> Result<()> {
+fn tidy(paths: &Paths, disk: &Disk, sealed: &Sealed) -> Result<()> {
     let plain = Plain::to_write(paths, &disk.plain)?;
-    seal::repair(&mut open_tpm(paths)?, &Policies::at(plain.0.clone()), sealed)
+    seal::tidy(&Policies::at(plain.0.clone()), sealed)
+}
+
+fn close(paths: &Paths, mappings: &[String]) {
+    for name in mappings.iter().rev() {
+        if let Err(e) = mapping::close(paths, name) {
+            tracing::warn!("{}", e.message());
+        }
+    }
 }
 
 /// Nodes of the partitions.
@@ -150,6 +159,11 @@ impl Disk {
         Ok(Disk { plain: node(plain), encrypted })
     }
 
+    /// Whether a key slot of each encrypted partition does.
+    fn takes(&self, passphrase: &Passphrase) -> bool {
+        self.encrypted.iter().all(|(_, node)| mapping::test(node, passphrase).is_ok())
+    }
+
     /// Names of the mappings.
     fn open(&self, paths: &Paths, passphrase: &Passphrase) -> Result<Vec<String>> {
         let mut open = Vec::new();
@@ -174,11 +188,7 @@ impl Disk {
             }
         });
         if let Err(e) = opened.and_then(|()| self.are_alone(paths, &nodes)) {
-            for name in open.iter().rev() {
-                if let Err(also) = mapping::close(paths, name) {
-                    tracing::warn!("{}", also.message());
-                }
-            }
+            close(paths, &open);
             return Err(e);
         }
         Ok(open)

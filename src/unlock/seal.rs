@@ -1,7 +1,9 @@
 //! The passphrase in the TPM, with the lists that let the initramfs read it.
 //!
-//! There are two indices with the same passphrase. A change writes the second list, then the spare index, then the one that the initramfs
-//! reads, then the list that it takes: at each instant one of the indices can be read through one of the lists.
+//! At rest, one index has it. Of two, an attacker could define one again, with the same policy and a passphrase of their own, start a system of their own
+//! from a disk that it opens, and read the other one. During a change there is a spare index: the change writes the second list, then the spare,
+//! then the index that the initramfs reads, then the list that it takes, and removes the spare. At each instant one of the indices can be read
+//! through one of the lists. A start that finds a spare [settles](settle) it.
 
 use sha2::{Digest as _, Sha256};
 
@@ -21,14 +23,53 @@ pub struct Sealed {
     /// The branch that this start meets, and its PCRs.
     pub met: Digest,
     pub values: Values,
-    /// Whether both indices and the list of the initramfs agree, and nothing is left of a change.
+    /// Another passphrase, which the spare gives to this start.
+    rival: Option<Secret>,
+    /// Whether there is a spare, readable or not.
+    has_spare: bool,
+    /// Whether the index of the initramfs and its list agree, and nothing is left of a change.
     pub is_whole: bool,
     /// The first index holds the list of the initramfs, which lacks this start: the hooks of a shell release have made them for the next one.
     pub is_for_another: bool,
 }
 
-/// Reads the passphrase through any index and list. An error says why the next start does not unlock.
+/// [`read_any`], in a system that runs: its start has settled which passphrase is the right one.
 pub fn read(tpm: &mut Tpm, policies: &Policies) -> Result<Sealed> {
+    let sealed = read_any(tpm, policies)?;
+    if sealed.rival.is_some() { Err(two_passphrases()) } else { Ok(sealed) }
+}
+
+/// An attack, or damage.
+fn two_passphrases() -> Error {
+    let message = format!(
+        "the TPM has two passphrases, in its indices 0x{INDEX:x} and 0x{SPARE:x}, and not both open all encrypted partitions"
+    );
+    Error::new(Code::WouldNotUnlock, message).object("TPM")
+}
+
+/// Opens the disk at a start, and [settles](settle) a spare before any program of the disk can ask the TPM. `takes`: whether all encrypted partitions
+/// take a passphrase. After an error the disk is closed; after two passphrases the TPM as well.
+pub fn unlock<T>(
+    tpm: &mut Tpm,
+    policies: &Policies,
+    takes: &dyn Fn(&Secret) -> Result<bool>,
+    open: &dyn Fn(&Secret) -> Result<T>,
+    close: &dyn Fn(&T),
+) -> Result<(Sealed, T)> {
+    let sealed = read_any(tpm, policies)?;
+    if let Some(rival) = &sealed.rival
+        && !(takes(&sealed.secret)? && takes(rival)?)
+    {
+        let e = two_passphrases();
+        return Err(self::close(tpm).err().map_or(e.clone(), |also| e.and_also(&also.message())));
+    }
+    let opened = open(&sealed.secret)?;
+    settle(tpm, &sealed).inspect_err(|_| close(&opened))?;
+    Ok((sealed, opened))
+}
+
+/// Reads the passphrase through any index and list. An error says why the next start does not unlock.
+pub fn read_any(tpm: &mut Tpm, policies: &Policies) -> Result<Sealed> {
     let values = tpm.pcrs()?;
     let met = policy::pcr(&values);
     let mut why = Vec::new();
@@ -46,11 +87,16 @@ pub fn read(tpm: &mut Tpm, policies: &Policies) -> Result<Sealed> {
     let alone = List::of(&[met], &List::default(), &values);
     let lists = [current.clone().filter(|_| !is_empty), second.clone(), Some(alone)];
     let lists: Vec<List> = lists.into_iter().flatten().collect();
+    let mut has_spare = false;
+    let mut found: Vec<(u32, List, Secret)> = Vec::new();
     for index in [INDEX, SPARE] {
         let Some(public) = tpm.public(index)? else {
-            why.push(format!("the TPM has no index 0x{index:x}"));
+            if index == INDEX {
+                why.push(format!("the TPM has no index 0x{index:x}"));
+            }
             continue;
         };
+        has_spare |= index == SPARE;
         let fits = |list: &&List| list.branches().contains(&met) && public.holds(&list.policy());
         let Some(list) = lists.iter().find(fits) else {
             why.push(match lists.iter().find(|list| public.holds(&list.policy())) {
@@ -67,22 +113,20 @@ pub fn read(tpm: &mut Tpm, policies: &Policies) -> Result<Sealed> {
             continue;
         };
         match tpm.unlock(index, &list.branches()) {
-            Ok(secret) => {
-                let expected = current.as_ref().filter(|_| !is_empty).unwrap_or(list);
-                let is_whole = !is_damaged && second.is_none() && is_in_both(tpm, expected)?;
-                let is_for_another = index == SPARE && holds_current(tpm, policies)?;
-                return Ok(Sealed {
-                    secret,
-                    index,
-                    list: list.clone(),
-                    met,
-                    values,
-                    is_whole,
-                    is_for_another,
-                });
-            }
+            Ok(secret) => found.push((index, list.clone(), secret)),
             Err(e) => why.push(e.message()),
         }
+    }
+    let mut found = found.into_iter();
+    if let Some((index, list, secret)) = found.next() {
+        let rival = found.next().map(|(_, _, rival)| rival).filter(|rival| rival.bytes() != secret.bytes());
+        let expected = current.as_ref().filter(|_| !is_empty).unwrap_or(&list);
+        let is_whole = !is_damaged
+            && second.is_none()
+            && !has_spare
+            && tpm.public(INDEX)?.is_some_and(|public| public.holds(&expected.policy()));
+        let is_for_another = index == SPARE && holds_current(tpm, policies)?;
+        return Ok(Sealed { secret, index, list, met, values, rival, has_spare, is_whole, is_for_another });
     }
     for (pcr, value) in SELECTED.iter().zip(&values) {
         tracing::warn!("PCR {pcr} is {}", policies::start_of(value, 32));
@@ -143,11 +187,28 @@ fn holds_current(tpm: &mut Tpm, policies: &Policies) -> Result<bool> {
     Ok(!list.branches().is_empty() && tpm.public(INDEX)?.is_some_and(|main| main.holds(&policy)))
 }
 
-/// A shell release has no spare.
-fn is_in_both(tpm: &mut Tpm, list: &List) -> Result<bool> {
-    let policy = list.policy();
-    let (main, spare) = (tpm.public(INDEX)?, tpm.public(SPARE)?);
-    Ok(main.is_some_and(|main| main.holds(&policy)) && spare.is_none_or(|spare| spare.holds(&policy)))
+/// At a start, once the disk is open: leaves the passphrase that has opened it in one index, without a write to the partition. What is in the other
+/// one may be the passphrase of this device, while the disk is an attacker's: it is gone before any program of the disk runs.
+///
+/// # Errors
+/// The other index is still there. Nothing of the disk may start.
+pub(super) fn settle(tpm: &mut Tpm, sealed: &Sealed) -> Result<()> {
+    if sealed.index == INDEX {
+        return if sealed.has_spare { tpm.remove(SPARE) } else { Ok(()) };
+    }
+    tpm.remove(INDEX)?;
+    // The next start tries again: in lockout, the TPM defines an index and does not write it.
+    let done = store(tpm, INDEX, &sealed.list, &sealed.secret).and_then(|()| tpm.remove(SPARE));
+    if let Err(e) = done {
+        tracing::warn!("the passphrase stays in index 0x{SPARE:x}: {}", e.message());
+    }
+    Ok(())
+}
+
+/// After [`settle`]: makes the list of the initramfs that of its index, and removes the second one.
+pub fn tidy(policies: &Policies, sealed: &Sealed) -> Result<()> {
+    policies.write_current(&sealed.list)?;
+    policies.remove_second()
 }
 
 /// Completes a change that was cut off. What is whole is not written, nor what is for another start: [`seal`] has to keep that one.
@@ -155,26 +216,49 @@ pub fn repair(tpm: &mut Tpm, policies: &Policies, sealed: &Sealed) -> Result<()>
     if sealed.is_whole || sealed.is_for_another {
         return Ok(());
     }
-    change(tpm, policies, &sealed.list, &sealed.secret)
+    take_back(tpm, policies, sealed)
 }
 
 /// Where the first index is for another start, takes it back: for when that start does not come. This start is readable at each instant, through the
 /// spare index and the second list.
 pub fn take_back(tpm: &mut Tpm, policies: &Policies, sealed: &Sealed) -> Result<()> {
-    change(tpm, policies, &sealed.list, &sealed.secret)
+    store(tpm, INDEX, &sealed.list, &sealed.secret)?;
+    finish(tpm, policies, &sealed.list)
 }
 
-/// [`repair`], and the spare index where there is none.
-pub fn complete(tpm: &mut Tpm, policies: &Policies, sealed: &Sealed) -> Result<()> {
-    repair(tpm, policies, sealed)?;
-    if sealed.is_for_another { Ok(()) } else { store(tpm, SPARE, &sealed.list, &sealed.secret) }
-}
-
-/// [`complete`], and a second list, through which the spare index gives the passphrase to this start after the hooks of a shell release have
-/// written the first ones for another.
+/// Makes the spare index and the second list, through which this start is unlocked after the hooks of a shell release have written the first ones for
+/// another. Only until [`end_aside`].
 pub fn keep_aside(tpm: &mut Tpm, policies: &Policies, sealed: &Sealed) -> Result<()> {
-    complete(tpm, policies, sealed)?;
+    repair(tpm, policies, sealed)?;
+    if !sealed.is_for_another {
+        store(tpm, SPARE, &sealed.list, &sealed.secret)?;
+    }
     policies.write_second(&sealed.list)
+}
+
+/// After the hooks of a shell release: removes what [`keep_aside`] has made. From then on only the start that the hooks have sealed for is unlocked.
+///
+/// # Errors
+/// They have sealed for no start: nothing is removed.
+pub fn end_aside(tpm: &mut Tpm, policies: &Policies, sealed: &Sealed) -> Result<()> {
+    if !sealed.has_spare {
+        return policies.remove_second();
+    }
+    if sealed.index == INDEX {
+        return repair(tpm, policies, sealed);
+    }
+    let list = policies.current()?;
+    let is_sealed = tpm.public(INDEX)?.is_some_and(|public| {
+        // Without a list, the scripts take the state of the start alone.
+        if list.branches().is_empty() { public.is_written() } else { public.holds(&list.policy()) }
+    });
+    if !is_sealed {
+        let message =
+            format!("the hooks of the release have left no passphrase for its start in index 0x{INDEX:x}");
+        return Err(Error::new(Code::WouldNotUnlock, message).object("TPM"));
+    }
+    tpm.remove(SPARE)?;
+    policies.remove_second()
 }
 
 /// Makes the passphrase readable in the states of these branches and in no other. The state of this start must be one of them: what was
@@ -196,24 +280,31 @@ pub fn seal(tpm: &mut Tpm, policies: &Policies, sealed: &Sealed, branches: &[Dig
 /// The index that can be read now is the last that is written, unless it has this policy already.
 fn change(tpm: &mut Tpm, policies: &Policies, list: &List, secret: &Secret) -> Result<()> {
     policies.write_second(list)?;
-    for index in [SPARE, INDEX] {
-        store(tpm, index, list, secret)?;
-    }
-    policies.write_current(list)?;
+    store(tpm, SPARE, list, secret)?;
+    store(tpm, INDEX, list, secret)?;
+    finish(tpm, policies, list)
+}
+
+/// Once the first index has the passphrase for this list. The spare goes even if the list cannot be written: `copal unlock` finds the second one.
+fn finish(tpm: &mut Tpm, policies: &Policies, list: &List) -> Result<()> {
+    let written = policies.write_current(list);
+    tpm.remove(SPARE)?;
+    written?;
     policies.remove_second()
 }
 
-/// Puts another passphrase into both indices, which the partitions take besides the one that is there. It is read back where this start has a
-/// branch; that of a medium has none.
+/// Puts another passphrase into the index, which the partitions take besides the one that is there. It is read back where this start has a
+/// branch; that of a medium has none. There is no spare: after a power cut, the recovery passphrase opens the disk.
 pub fn replace(tpm: &mut Tpm, policies: &Policies, branches: &[Digest], secret: &Secret) -> Result<()> {
     let values = tpm.pcrs()?;
+    // One that cannot be read has no names to keep.
     let list = List::of(branches, &policies.current().unwrap_or_default(), &values);
-    if branches.contains(&policy::pcr(&values)) {
-        return change(tpm, policies, &list, secret);
-    }
     policies.write_second(&list)?;
-    for index in [SPARE, INDEX] {
-        tpm.store(index, &list.policy(), secret)?;
+    tpm.remove(SPARE)?;
+    if branches.contains(&policy::pcr(&values)) {
+        store(tpm, INDEX, &list, secret)?;
+    } else {
+        tpm.store(INDEX, &list.policy(), secret)?;
     }
     policies.write_current(&list)?;
     policies.remove_second()

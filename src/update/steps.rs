@@ -32,7 +32,11 @@ impl Update<'_> {
         let (image, hostapp) = self.installer.install()?;
         let counter = match self.device {
             Some(device) if self.spec.hooks => {
-                let done = self.select(device, &image).and_then(|()| self.installer.count());
+                let done = self.select(device, &image).and_then(|()| {
+                    let counter = self.installer.count()?;
+                    unlock::after_hooks(self.paths, &device.roots.active)?;
+                    Ok(counter)
+                });
                 done.map_err(|e| self.undo(device, e))?
             }
             _ => self.installer.count()?,

@@ -14,6 +14,7 @@ use crate::hooks::builtin::bootfiles;
 use crate::slot::{Root, Roots};
 use crate::state::files::{self, BootfilesRecord, Marker, Trial};
 use crate::sys::file;
+use crate::unlock;
 
 /// Runs the hooks of the running system with `DURING_UPDATE=0`; on a device [`hooks::current::restore`](crate::hooks::current::restore).
 pub type Restore<'a> = &'a dyn Fn() -> Result<()>;
@@ -81,6 +82,9 @@ impl Undo<'_> {
                     .and_then(|now| select(self.paths, &*now, &self.roots.active)),
                 _ => self.select(),
             };
+        }
+        if undone.left.is_none() {
+            undone.others.extend(unlock::after_hooks(self.paths, &self.roots.active).err());
         }
         undone
     }

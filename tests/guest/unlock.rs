@@ -26,6 +26,11 @@ fn values() -> Values {
     [[0; 32], [0; 32], [0; 32], pcr7]
 }
 
+/// That of the change: this start, and another one.
+fn list() -> List {
+    List::of(&[policy::pcr(&values()), [9; 32]], &List::default(), &values())
+}
+
 /// What a power cut has left of a change: the first index is gone, and its list is the old one.
 fn cut_off(state: &Path, partition: &Path) {
     std::fs::create_dir(state).unwrap();
@@ -53,6 +58,14 @@ fn cut_off(state: &Path, partition: &Path) {
 
 /// `try NAME`: its exit code, its error, how many partitions are open; then all are closed.
 const TRY: &str = r#"
+tpm2() { /tpm2/ld-linux-x86-64.so.2 --library-path /tpm2 /tpm2/tpm2 "$@" -T device:/dev/tpmrm0; }
+tpm2 getcap handles-nv-index >/host/indices
+# `put_into INDEX FILE`: as an attacker puts a passphrase into an index, which needs nobody's password.
+put_into() {
+    ! tpm2 nvreadpublic "$1" >/dev/null 2>&1 || tpm2 nvundefine "$1" -C o
+    tpm2 nvdefine "$1" -C o -s 32 -a 'authwrite|policywrite|policyread' -L /test/policy -p known >/dev/null
+    tpm2 nvwrite "$1" -P known -i "$2"
+}
 var SecureBoot '\1'; var SetupMode '\0'
 number=2
 for name in boot rootA rootB state data; do
@@ -71,15 +84,27 @@ try() {
     cat /tmp/log >&2
     tail -n 1 /tmp/log >>/host/said
     echo "$1 $status $(grep -o '\[[a-z-]*\]' /tmp/log | tail -n 1) $(dmsetup ls | grep -c luks- || true)" >>/host/tried
+    if tpm2 nvreadpublic 0x1500001 >/dev/null 2>&1; then echo "$1" >>/host/spares; fi
     for name in $(dmsetup ls | sed -n 's/^\(luks-[^[:space:]]*\).*/\1/p'); do cryptsetup close "$name"; done
 }
 "#;
+
+/// tpm2-tools, which know nothing of copal.
+fn tpm2(guest: Guest) -> Guest {
+    let root = part("unlock").unwrap().join("root");
+    let libraries =
+        std::fs::read_dir(root.join("usr/lib/x86_64-linux-gnu")).unwrap().map(|entry| entry.unwrap().path());
+    libraries.chain([root.join("usr/bin/tpm2")]).filter(|path| path.is_file()).fold(guest, |guest, path| {
+        let to = format!("/tpm2/{}", path.file_name().unwrap().to_str().unwrap());
+        guest.file(&path, &to)
+    })
+}
 
 #[test]
 fn the_partitions_of_one_disk_are_opened_or_none() {
     let test = "the_partitions_of_one_disk_are_opened_or_none";
     let Some(guest) = Guest::small(test) else { return };
-    if let Err(why) = part("tpm").and(part("secure")) {
+    if let Err(why) = part("tpm").and(part("secure")).and(part("unlock")) {
         return not_run(test, &why);
     }
     let dir = folder();
@@ -115,17 +140,21 @@ fn the_partitions_of_one_disk_are_opened_or_none() {
         --luks2-keyslots-size 256k --offset 2048 --key-file /test/secret /dev/nvme0n1p6
     try encrypted-with-nothing
     cat /tmp/data >/dev/nvme0n1p6; try right-at-last
+    put_into 0x1500001 /test/secret; try as-an-older-copal
+    put_into 0x1500001 /test/theirs; try two-passphrases
     tell_tpm /test/driver; try another-card
     mkdir -p /sys/kernel/security/tpm0
     cp /test/action.log /sys/kernel/security/tpm0/binary_bios_measurements; try no-dma-protection
     "#;
     let start: Vec<u8> = of_firmware().into_iter().flat_map(|digest| extend(7, digest)).collect();
-    let outcome = modules(guest)
+    let outcome = tpm2(modules(guest))
         .copal()
         .module("loop")
         .tpm(&at("tpm"))
         .disk(Disk::Nvme, &at("disk"), "DISK")
         .file(&put("secret", &SECRET), "/test/secret")
+        .file(&put("theirs", &[7; 32]), "/test/theirs")
+        .file(&put("policy", &list().policy()), "/test/policy")
         .file(&put("start", &start), "/test/start")
         .file(&put("driver", &extend(2, DRIVER)), "/test/driver")
         .file(&put("action.log", &log_without_protection()), "/test/action.log")
@@ -152,21 +181,23 @@ fn the_partitions_of_one_disk_are_opened_or_none() {
         refused("another-plain-one"),
         refused("encrypted-with-nothing"),
         opened("right-at-last"),
+        opened("as-an-older-copal"),
+        refused("two-passphrases"),
         refused("another-card"),
         refused("no-dma-protection"),
     ];
     assert_eq!(outcome.file("tried").lines().collect::<Vec<_>>(), expected, "{}", outcome.console);
     let outcome = outcome.ok();
     let said = outcome.file("said");
-    for words in ["/dev/loop0", "encrypted with nothing", "PCR 2 (drivers"] {
+    // The independent witness: those that were refused afterwards have not looked at it.
+    assert_eq!(outcome.file("spares"), "two-passphrases\nanother-card\nno-dma-protection\n");
+    assert!(outcome.file("indices").contains("0x1500001"), "{}", outcome.file("indices"));
+    for words in ["/dev/loop0", "encrypted with nothing", "two passphrases", "PCR 2 (drivers"] {
         assert!(said.contains(words), "{words}:\n{said}");
     }
     let emulated = Emulated::of(&at("tpm"));
     let mut tpm = emulated.tpm();
-    let list = List::of(&[policy::pcr(&values()), [9; 32]], &List::default(), &values());
-    for index in [INDEX, SPARE] {
-        assert!(tpm.public(index).unwrap().unwrap().holds(&list.policy()), "{index:#x} was completed");
-    }
+    assert!(tpm.public(INDEX).unwrap().unwrap().holds(&list().policy()), "it was completed");
 }
 
 const BEGIN: &str = r#"

@@ -4,12 +4,13 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use copal::error::{Code, Error};
 use copal::measurements::event_log::Event;
 use copal::measurements::{EventLog, pcr};
 use copal::sys::crash_point;
 use copal::tpm::Tpm;
 use copal::tpm::policy::{self, Digest};
-use copal::tpm::store::{INDEX, SPARE};
+use copal::tpm::store::{INDEX, SPARE, Secret};
 use copal::unlock::policies::{List, Policies};
 use copal::unlock::seal::{self, Sealed};
 
@@ -25,6 +26,8 @@ const SECRET: [u8; 32] = *b"a passphrase of thirty-two bytes";
 enum Before {
     /// As copal installs.
     Installed,
+    /// As an older copal installed: the spare is there at rest.
+    Older,
     /// As a shell release updates: no spare, and a folder with a random name.
     Shell,
     /// As a shell release commits: no folder.
@@ -40,11 +43,13 @@ struct Change {
 
 const CHANGES: [Change; 5] = [
     Change { before: Before::Installed, others: (1, 3) },
-    Change { before: Before::Installed, others: (2, 0) },
+    Change { before: Before::Older, others: (2, 0) },
     Change { before: Before::Shell, others: (1, 4) },
     Change { before: Before::Shell, others: (1, 0) },
     Change { before: Before::ShellAlone, others: (0, 2) },
 ];
+
+const OWN_NAMES: [&str; 3] = ["policy.primary", "policy.secondary", "policy.tertiary"];
 
 fn branches(met: Digest, others: u8) -> Vec<Digest> {
     [met].into_iter().chain((0..others).map(|n| [n; 32])).collect()
@@ -72,9 +77,8 @@ impl Device {
         let branches = branches(self.met(), change.others.0);
         let mut tpm = self.emulated.tpm();
         let (indices, folder, names): (&[u32], _, _) = match change.before {
-            Before::Installed => {
-                (&[INDEX, SPARE], "policies.copal", ["policy.primary", "policy.secondary", "policy.tertiary"])
-            }
+            Before::Installed => (&[INDEX], "policies.copal", OWN_NAMES),
+            Before::Older => (&[INDEX, SPARE], "policies.copal", OWN_NAMES),
             Before::Shell => (&[INDEX], "EFI/policies.Xa1Bc", ["policy.pcr", "policy.pcr-efibin", "unused"]),
             Before::ShellAlone => (&[INDEX], "", [""; 3]),
         };
@@ -122,6 +126,43 @@ impl Device {
         list.contains(&met[0]) && tpm.unlock(index, list).unwrap().bytes() == &SECRET
     }
 
+    fn has_spare(&self) -> bool {
+        self.emulated.tpm().public(SPARE).unwrap().is_some()
+    }
+
+    /// Whether a program of this start that knows all policies gets this passphrase.
+    fn gives(&self, index: u32, secret: &[u8; 32]) -> bool {
+        let met = self.met();
+        let lists = (0..5).map(|others| branches(met, others)).chain([foreign(met)]);
+        let mut tpm = self.emulated.tpm();
+        let Some(public) = tpm.public(index).unwrap() else { return false };
+        lists
+            .filter(|list| public.policy == policy::any(list))
+            .any(|list| tpm.unlock(index, &list).is_ok_and(|found| found.bytes() == secret))
+    }
+
+    /// A start from a disk whose partitions take only these passphrases. The error is that of `copal unlock`, which then closes the TPM, so that the
+    /// recovery passphrase can be asked for.
+    fn start(&self, known: &[&[u8; 32]]) -> Result<Sealed, Error> {
+        let (mut tpm, policies) = (self.emulated.tpm(), self.policies());
+        let is_open = Cell::new(false);
+        let takes = |secret: &Secret| Ok(known.contains(&secret.bytes()));
+        let open = |secret: &Secret| {
+            is_open.set(takes(secret)?);
+            if is_open.get() {
+                Ok(())
+            } else {
+                Err(Error::new(Code::EncryptionFailed, "no key slot takes it"))
+            }
+        };
+        let done = seal::unlock(&mut tpm, &policies, &takes, &open, &|()| is_open.set(false));
+        assert_eq!(is_open.get(), done.is_ok());
+        if done.is_err() {
+            seal::close(&mut tpm).unwrap();
+        }
+        done.map(|(sealed, ())| sealed)
+    }
+
     /// Whether the scripts would read the first index at a start of these branches.
     fn holds(&self, branches: &[Digest]) -> bool {
         let list = self.policies().current().unwrap_or_default();
@@ -143,6 +184,11 @@ impl Device {
         assert!(lists.contains(&found), "{what}: neither the old nor the new list: {found:?}");
         sealed
     }
+}
+
+/// A list of an attacker: this start meets it, and no index of the device has it.
+fn foreign(met: Digest) -> Vec<Digest> {
+    vec![met, [0xaa; 32]]
 }
 
 fn name(path: &Path) -> String {
@@ -227,6 +273,7 @@ fn what_a_shell_release_seals_for_itself_is_undone_through_the_spare() {
         assert!(device.unlocks_by_scripts(), "{what}");
         let sealed = seal::read(&mut tpm, &policies).unwrap();
         assert!(sealed.is_whole && sealed.list.branches().len() == both.len(), "{what}");
+        assert!(!device.has_spare(), "{what}");
     }
 }
 
@@ -303,7 +350,7 @@ fn the_passphrase_can_be_read_after_a_power_cut_at_any_instant_of_a_change() {
         let (total, done) = cut(usize::MAX, || device.change(change));
         done.unwrap();
         let sealed = device.assert_whole(change, "afterwards");
-        assert!(sealed.is_whole && device.unlocks_by_scripts(), "{change:?}");
+        assert!(sealed.is_whole && device.unlocks_by_scripts() && !device.has_spare(), "{change:?}");
         assert_eq!(sealed.list.branches().len(), 1 + usize::from(change.others.1));
         let again = cut(usize::MAX, || device.change(change));
         assert!(again.1.is_ok() && !device.partition.path().join(".policies.new").exists());
@@ -321,7 +368,7 @@ fn the_passphrase_can_be_read_after_a_power_cut_at_any_instant_of_a_change() {
         assert!(done.is_err() || sealed.is_whole, "{what}");
         not_by_scripts += usize::from(!device.unlocks_by_scripts());
         seal::repair(&mut device.emulated.tpm(), &device.policies(), &sealed).unwrap();
-        assert!(device.assert_whole(CHANGES[kind], &what).is_whole, "{what}");
+        assert!(device.assert_whole(CHANGES[kind], &what).is_whole && !device.has_spare(), "{what}");
         assert!(device.unlocks_by_scripts(), "{what}, repaired");
         tried += 1;
     }
@@ -331,11 +378,12 @@ fn the_passphrase_can_be_read_after_a_power_cut_at_any_instant_of_a_change() {
     );
 }
 
-/// As `copal recover` on the device's own system, or on a medium, whose state gets no branch.
+/// As `copal recover` on the device's own system, or on a medium, whose state gets no branch. After a power cut in between, the recovery passphrase opens
+/// the disk.
 #[test]
-fn a_passphrase_is_replaced_and_either_can_be_read_at_any_instant() {
+fn a_passphrase_is_replaced_and_the_spare_never_has_the_new_one() {
     const NEW: [u8; 32] = *b"another one of 32 bytes, as well";
-    let test = "a_passphrase_is_replaced_and_either_can_be_read_at_any_instant";
+    let test = "a_passphrase_is_replaced_and_the_spare_never_has_the_new_one";
     let Some(emulated) = Emulated::new(test) else { return };
     let mut device = Device { emulated, partition: tempfile::tempdir().unwrap() };
     let replace = |device: &Device, branches: &[Digest]| {
@@ -367,10 +415,13 @@ fn a_passphrase_is_replaced_and_either_can_be_read_at_any_instant() {
         drop(cut(n, || replace(&device, &branches)));
         device.emulated.restart();
         // All partitions take both.
-        assert!([SECRET, NEW].contains(read(&device, &what).secret.bytes()), "{what}");
+        if let Ok(sealed) = seal::read(&mut device.emulated.tpm(), &device.policies()) {
+            assert!([SECRET, NEW].contains(sealed.secret.bytes()), "{what}");
+        }
+        assert!(!device.gives(SPARE, &NEW), "{what}");
         replace(&device, &branches).unwrap();
         let sealed = read(&device, &what);
-        assert!(sealed.is_whole && sealed.secret.bytes() == &NEW, "{what}");
+        assert!(sealed.is_whole && sealed.secret.bytes() == &NEW && !device.has_spare(), "{what}");
     }
 
     // On a TPM that has nothing of it, and with lists that nothing can be read through.
@@ -385,6 +436,125 @@ fn a_passphrase_is_replaced_and_either_can_be_read_at_any_instant() {
         replace(&device, &[[0xee; 32]]).unwrap();
         assert!(device.holds(&[[0xee; 32]]) && !device.partition.path().join(".policies.new").exists());
         assert!(seal::read(&mut device.emulated.tpm(), &device.policies()).is_err());
+    }
+}
+
+/// What somebody without a password does to the TPM of a device that is switched off, who then starts it from a disk of their own: the signed programs and
+/// policies are this device's, the passphrase and all other programs are theirs.
+#[derive(Debug, Clone, Copy)]
+struct Attack {
+    index: u32,
+    /// Whether the disk has the device's lists, or only one for the index of the attack.
+    shows_lists: bool,
+}
+
+const ATTACKS: [Attack; 4] = [
+    Attack { index: INDEX, shows_lists: true },
+    Attack { index: INDEX, shows_lists: false },
+    Attack { index: SPARE, shows_lists: true },
+    Attack { index: SPARE, shows_lists: false },
+];
+
+const THEIRS: [u8; 32] = *b"the passphrase of someone else..";
+
+impl Attack {
+    fn make(self, device: &mut Device) {
+        let list = match device.policies().current().map(|list| list.branches()) {
+            Ok(list) if self.shows_lists && !list.is_empty() => list,
+            _ => foreign(device.met()),
+        };
+        let mut tpm = device.emulated.tpm();
+        tpm.remove(self.index).unwrap();
+        tpm.store(self.index, &policy::any(&list), &(&THEIRS).into()).unwrap();
+        drop(tpm);
+        if !self.shows_lists {
+            device.partition = tempfile::tempdir().unwrap();
+            let folder = device.partition.path().join("policies.theirs");
+            std::fs::create_dir(&folder).unwrap();
+            for (n, branch) in list.iter().enumerate() {
+                std::fs::write(folder.join(format!("policy.{n}")), branch).unwrap();
+            }
+        }
+        device.emulated.restart();
+    }
+}
+
+#[test]
+fn a_disk_of_somebody_else_reads_nothing_from_the_tpm() {
+    let test = "a_disk_of_somebody_else_reads_nothing_from_the_tpm";
+    let Some(emulated) = Emulated::new(test) else { return };
+    let mut device = Device { emulated, partition: tempfile::tempdir().unwrap() };
+    // At rest, as copal installs now and as it did; and within each step of a change.
+    let mut points = Vec::new();
+    for (kind, change) in CHANGES.into_iter().enumerate() {
+        device.begin(change);
+        let (total, done) = cut(usize::MAX, || device.change(change));
+        done.unwrap();
+        points.extend((0..=total).flat_map(|n| ATTACKS.map(|attack| (kind, n, attack))));
+    }
+    let (mut started, mut tried) = (0, 0);
+    for case in cases("secure-boot", test, points.len(), 16) {
+        let (kind, n, attack) = points[case];
+        let what = format!("{:?}, cut at {n}, {attack:?}", CHANGES[kind]);
+        device.begin(CHANGES[kind]);
+        drop(cut(n, || device.change(CHANGES[kind])));
+        attack.make(&mut device);
+        started += usize::from(device.start(&[&THEIRS]).is_ok());
+        assert!(![INDEX, SPARE].iter().any(|index| device.gives(*index, &SECRET)), "{what}");
+        device.emulated.restart();
+        tried += 1;
+    }
+    println!(
+        "{tried} of {} attacks: {started} start their disk, and none reads the passphrase",
+        points.len()
+    );
+}
+
+#[test]
+fn a_start_leaves_one_index_by_what_has_opened_the_disk() {
+    let test = "a_start_leaves_one_index_by_what_has_opened_the_disk";
+    let Some(emulated) = Emulated::new(test) else { return };
+    let mut device = Device { emulated, partition: tempfile::tempdir().unwrap() };
+    let older = Change { before: Before::Older, others: (1, 1) };
+
+    // An older copal's own: the partition is not written.
+    device.begin(older);
+    let before = found(device.partition.path(), &|path| path.is_file());
+    device.start(&[&SECRET]).unwrap();
+    assert!(!device.has_spare() && device.unlocks_by_scripts());
+    assert_eq!(found(device.partition.path(), &|path| path.is_file()), before);
+
+    // The first index is gone, or for another start.
+    for other in [None, Some([[0xee; 32]])] {
+        device.begin(older);
+        let mut tpm = device.emulated.tpm();
+        tpm.remove(INDEX).unwrap();
+        if let Some(other) = other {
+            tpm.store(INDEX, &policy::any(&other), &(&SECRET).into()).unwrap();
+        }
+        drop(tpm);
+        device.start(&[&SECRET]).unwrap();
+        assert!(!device.has_spare() && device.unlocks_by_scripts());
+    }
+
+    // An older copal's recovery that was cut off: all partitions take both, or not.
+    let two = |device: &Device| {
+        let list = branches(device.met(), 1);
+        device.emulated.tpm().store(SPARE, &policy::any(&list), &(&THEIRS).into()).unwrap();
+    };
+    device.begin(older);
+    two(&device);
+    assert!(seal::read(&mut device.emulated.tpm(), &device.policies()).is_err());
+    device.start(&[&SECRET, &THEIRS]).unwrap();
+    assert!(!device.has_spare() && device.unlocks_by_scripts());
+    for known in [&SECRET, &THEIRS] {
+        device.begin(older);
+        two(&device);
+        let e = device.start(&[known]).unwrap_err();
+        assert!(e.code() == Code::WouldNotUnlock && e.message().contains("two passphrases"), "{e}");
+        assert!(!device.gives(INDEX, &SECRET) && !device.gives(SPARE, &THEIRS), "closed");
+        device.emulated.restart();
+        assert!(device.gives(INDEX, &SECRET) && device.gives(SPARE, &THEIRS), "nothing is changed");
     }
 }
 
@@ -432,7 +602,6 @@ fn a_state_that_no_branch_names_does_not_give_the_passphrase() {
     assert!(e.message().contains("the state of this start"), "{e}");
     let mut tpm: Tpm = device.emulated.tpm();
     tpm.remove(INDEX).unwrap();
-    tpm.remove(SPARE).unwrap();
     drop(tpm);
     assert!(read(&device).unwrap_err().message().contains("no index"));
 }
@@ -501,6 +670,49 @@ fn a_tpm_in_lockout_still_gives_the_passphrase() {
     });
     assert!(refused.unwrap().message().contains("lockout"));
     assert_eq!(seal::read(&mut device.emulated.tpm(), &device.policies()).unwrap().secret.bytes(), &SECRET);
+    // A spare that was left is removed, without a password.
+    assert!(device.has_spare());
+    device.start(&[&SECRET]).unwrap();
+    assert!(!device.has_spare() && device.unlocks_by_scripts());
+}
+
+/// The TPM defines an index in lockout, and does not write it.
+#[test]
+fn in_lockout_the_spare_alone_unlocks_each_start_and_no_other_disk() {
+    let test = "in_lockout_the_spare_alone_unlocks_each_start_and_no_other_disk";
+    let Some(emulated) = Emulated::new(test) else { return };
+    let mut device = Device { emulated, partition: tempfile::tempdir().unwrap() };
+    let older = Change { before: Before::Older, others: (1, 1) };
+    device.begin(older);
+    let met = device.met();
+    let lock_out = |device: &mut Device| {
+        let refused = (0..40).any(|_| {
+            let done = device.emulated.tpm().store(0x0150_0008, &met, &(&SECRET).into());
+            device.emulated.restart();
+            done.is_err()
+        });
+        assert!(refused);
+    };
+    lock_out(&mut device);
+    // A power cut has left the spare alone.
+    device.emulated.tpm().remove(INDEX).unwrap();
+    for _ in 0..2 {
+        device.start(&[&SECRET]).unwrap();
+        assert!(device.has_spare() && !device.gives(INDEX, &SECRET));
+        device.emulated.restart();
+    }
+    device.emulated.end_lockout();
+    device.start(&[&SECRET]).unwrap();
+    assert!(!device.has_spare() && device.unlocks_by_scripts());
+
+    // The same lockout, by somebody who has made the spare: the first index, whose list their disk does not have, is gone before it starts.
+    device.begin(Change { before: Before::Installed, others: (1, 1) });
+    let attack = Attack { index: SPARE, shows_lists: false };
+    attack.make(&mut device);
+    lock_out(&mut device);
+    device.start(&[&THEIRS]).unwrap();
+    assert!(![INDEX, SPARE].iter().any(|index| device.gives(*index, &SECRET)));
+    device.emulated.end_lockout();
 }
 
 /// A damaged file system may show a file of any length.

@@ -188,6 +188,8 @@ class Judging(unittest.TestCase):
                     self.replace(to, "/.policies.new", **{f"SECOND{number}": branch})
             elif step in ("spare", "main"):
                 self.index(to, unlocking.SPARE if step == "spare" else unlocking.INDEX, WIDE)
+            elif step == "unspare":
+                to.add_command(tpm(recorder.NV_UNDEFINE, struct.pack(">II", 0x40000001, unlocking.SPARE), b""), struct.pack(">HII", 0x8002, 10, 0), b"state")
             elif step == "current":
                 for number, branch in enumerate(WIDE):
                     self.replace(to, "/policies.copal", **{f"POLICY_{number}": branch})
@@ -221,7 +223,7 @@ class Judging(unittest.TestCase):
         """Judges the update with these steps."""
         return unlocking.judge(self.at / "before", self.record(*steps), [release(1), release(2)])
 
-    GOOD = "second,flush,spare,main,current,flush,remove,flush,append,pair,flush,loader,flush,forbid".split(",")
+    GOOD = "second,flush,spare,main,current,flush,unspare,remove,flush,append,pair,flush,loader,flush,forbid".split(",")
 
     def order(self, *changes: tuple[str, str]) -> list[str]:
         """The good order, with `changes`: a step is put before another one."""
@@ -240,7 +242,9 @@ class Judging(unittest.TestCase):
     def test_the_good_order_is_good_after_each_change(self) -> None:
         steps = self.GOOD[:-1]
         verdict = self.cuts(*steps)
-        self.assertEqual(verdict.cuts["tpm"], 6)
+        self.assertEqual(verdict.cuts["tpm"], 7)
+        # From its definition to its end; what is before the first one counts as well, since the index is made again.
+        self.assertGreater(len(verdict.spare), 4)
         self.assertEqual(verdict.cuts["variables"], 1)
         # Old, old loader with new kernel, new.
         self.assertEqual(len(verdict.pairs), 3)
@@ -260,6 +264,12 @@ class Judging(unittest.TestCase):
         steps = self.order()
         steps.remove("flush")
         self.assert_wrong("the TPM does not give", steps)
+
+    def test_a_spare_that_is_left(self) -> None:
+        steps = self.GOOD[:-1]
+        steps.remove("unspare")
+        with self.assertRaisesRegex(FarmError, "spare index is left"):
+            self.cuts(*steps)
 
     def test_only_one_index(self) -> None:
         steps = self.order()

@@ -55,7 +55,7 @@ pub(super) struct Encrypted {
     recovery: Option<Passphrase>,
     kept_recovery: Option<Vec<u8>>,
     /// Whether that index has been changed: before, it is of an older installation.
-    main_index_changed: bool,
+    index_changed: bool,
     discarded: bool,
     /// Of the partitions, in the order of the layout.
     nodes: Vec<PathBuf>,
@@ -96,7 +96,7 @@ impl Encrypted {
             secret: None,
             recovery: None,
             kept_recovery: None,
-            main_index_changed: false,
+            index_changed: false,
             discarded: false,
             nodes: Vec::new(),
             split: None,
@@ -117,7 +117,7 @@ impl Encrypted {
             (recovery, kept_recovery) = (Some(new.passphrase()?), Some(new.encrypted_for(owner)?));
         }
         let secret = own.set_up(paths)?;
-        let passphrase = Passphrase::of(&secret).inspect_err(|_| SecureBoot::undo(paths, false))?;
+        let passphrase = Passphrase::of(&secret)?;
         Ok(Encrypted {
             table,
             planned,
@@ -125,7 +125,7 @@ impl Encrypted {
             secret: Some(secret),
             recovery,
             kept_recovery,
-            main_index_changed: false,
+            index_changed: false,
             discarded: false,
             nodes: Vec::new(),
             split: None,
@@ -169,8 +169,8 @@ impl Encrypted {
         progress: &dyn Progress,
     ) -> Result<flash::receipt::Receipt> {
         if let (Some(own), Some(secret)) = (&ready.secure_boot, self.secret.take()) {
-            self.main_index_changed = true;
-            own.store_main(paths, &secret)?;
+            self.index_changed = true;
+            own.store(paths, &secret)?;
         }
         let prepared = &ready.prepared;
         let (nodes, held) = disk::add_partitions(self.layout(), &prepared.plan.target, paths)?;
@@ -318,9 +318,9 @@ impl Encrypted {
     /// After a failure: leaves nothing mounted, mapped, or secret.
     pub(super) fn let_go(&mut self, paths: &Paths) {
         (self.passphrase, self.recovery) = (None, None);
-        if self.is_by_copal() {
-            self.secret = None;
-            SecureBoot::undo(paths, self.main_index_changed);
+        self.secret = None;
+        if self.index_changed {
+            SecureBoot::undo(paths);
         }
         let quiet = |done: Result<()>| {
             if let Err(e) = done {

@@ -252,28 +252,27 @@ impl SecureBoot {
         self.summary.decision == Decision::EnrolKeys
     }
 
-    /// Puts all keys but `PK` into the firmware, then a new passphrase into the spare index of the TPM. Gives the passphrase. After a failure,
-    /// the TPM has none of it. What an older installation unlocks with is left alone.
+    /// Puts all keys but `PK` into the firmware, and tests the TPM. Gives a new passphrase, which the TPM does not have yet. What an older installation
+    /// unlocks with is left alone.
     pub(super) fn set_up(&self, paths: &Paths) -> Result<Secret> {
         if self.enrols() {
             self.enrol_all_but_pk()?;
         }
         let mut tpm = open(paths)?;
-        let secret = tpm.passphrase()?;
-        self.store(&mut tpm, store::SPARE, &secret)?;
-        Ok(secret)
+        tpm.test_space()?;
+        tpm.passphrase()
     }
 
-    /// Once the old disk is gone: the index that the initramfs reads.
-    pub(super) fn store_main(&self, paths: &Paths, secret: &Secret) -> Result<()> {
-        self.store(&mut open(paths)?, store::INDEX, secret).map_err(Error::after_write)
-    }
-
-    fn store(&self, tpm: &mut Tpm, index: u32, secret: &Secret) -> Result<()> {
-        let encrypted = tpm.store(index, &self.policies.policy(), secret).inspect_err(|_| {
-            if let Err(e) = tpm.remove(index) {
-                tracing::warn!("{}", e.message());
+    /// Once the old disk is gone. At rest there is no spare: that of an older copal, for the old disk, is removed first.
+    pub(super) fn store(&self, paths: &Paths, secret: &Secret) -> Result<()> {
+        let mut tpm = open(paths)?;
+        let stored =
+            tpm.remove(store::SPARE).and_then(|()| tpm.store(store::INDEX, &self.policies.policy(), secret));
+        let encrypted = stored.map_err(|e| {
+            if let Err(also) = tpm.remove(store::INDEX) {
+                tracing::warn!("{}", also.message());
             }
+            e.after_write()
         })?;
         if !encrypted {
             tracing::warn!(
@@ -388,16 +387,14 @@ impl SecureBoot {
         (Some(plain.point().to_owned()), done)
     }
 
-    /// After a failure: without the passphrase nothing of the disk can be read. `main`: also the index of [`store_main`](Self::store_main).
-    pub(super) fn undo(paths: &Paths, main: bool) {
-        let indices = [main.then_some(store::INDEX), Some(store::SPARE)];
-        for index in indices.into_iter().flatten() {
-            if let Err(e) = open(paths).and_then(|mut tpm| tpm.remove(index)) {
-                let e = e.message();
-                tracing::warn!(
-                    "the passphrase of the failed installation is left in the TPM, in index 0x{index:x}: {e}"
-                );
-            }
+    /// After a failure: without the passphrase nothing of the disk can be read.
+    pub(super) fn undo(paths: &Paths) {
+        let index = store::INDEX;
+        if let Err(e) = open(paths).and_then(|mut tpm| tpm.remove(index)) {
+            let e = e.message();
+            tracing::warn!(
+                "the passphrase of the failed installation is left in the TPM, in index 0x{index:x}: {e}"
+            );
         }
     }
 }
