@@ -186,8 +186,9 @@ codes! {
     PluginFailed = "plugin-failed", "read the plug-in's lines in the log, and fix it in the board's recipe";
     /// A function or a variable that an encrypted installation needs is missing in a secure-boot plug-in, or has a value that cannot be used.
     PluginIncomplete = "plugin-incomplete", "correct the plug-in in the board's recipe: docs/secure-boot.md lists what it has to provide";
-    /// config.json asks for secure boot, and no plug-in of the board provides it. The disk was not written.
-    EncryptionNotAvailable = "encryption-not-available", "remove installer.secureboot from config.json, or use a board with secure-boot plug-ins", never_after_write;
+    /// config.json asks for secure boot, and the medium provides neither plug-ins nor copal's own for UEFI and TPM 2 (`KERNEL_IMAGETYPE` in its
+    /// configuration). The disk was not written.
+    EncryptionNotAvailable = "encryption-not-available", "use a medium that is built for secure boot (docs/secure-boot.md), or remove installer.secureboot from config.json", never_after_write;
     /// cryptsetup 2.1 or newer, or mkfs.ext4, is needed for an encrypted installation, and cannot be used. The disk was not written.
     EncryptionToolUnusable = "encryption-tool-unusable", "add cryptsetup and e2fsprogs-mke2fs to the medium's system", never_after_write;
     /// The running kernel cannot encrypt a disk. The disk was not written.

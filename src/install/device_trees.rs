@@ -1,6 +1,6 @@
 //! The owner's device trees, from the medium to the internal disk: `extra_uEnv.txt`, and the files that it names.
 //!
-//! This build installs no system with secure boot: none of these files is signed.
+//! Not in an installation with secure boot: none of these files is signed.
 
 use std::fmt;
 use std::fs::File;

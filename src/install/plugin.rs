@@ -283,7 +283,7 @@ fn why_no_label(label: &str) -> Option<&'static str> {
 
 /// An installation without the requested protection is worse than none.
 pub(super) fn nothing_encrypts() -> Error {
-    let message = "cannot install with secure boot, as config.json asks (installer.secureboot): no plug-in of this board \
-                   provides it";
+    let message = "cannot install with secure boot, as config.json asks (installer.secureboot): the medium has no \
+                   plug-in for it, and its configuration no KERNEL_IMAGETYPE, with which copal does it on boards with UEFI and TPM 2";
     Error::new(Code::EncryptionNotAvailable, message).object("installer.secureboot")
 }
