@@ -42,7 +42,11 @@ def log(text):
 
 
 def publish(page, part):
-    """Puts a part of the page, `## NAME` and what is below it, in the place of the one of this name."""
+    """Puts a part of the page, `## NAME` and what is below it, in the place of the one of this name, with the commit that was measured."""
+    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    name, rest = part.strip().split("\n", 1)
+    script = pathlib.Path(sys.argv[0]).name
+    part = f"{name}\n\nMeasured on {time.strftime('%Y-%m-%d', time.gmtime())}, commit {commit}, by `benches/{script}`.\n{rest}"
     page = pathlib.Path(page)
     text = page.read_text() if page.exists() else HEAD
     parts = {p.split("\n", 1)[0]: p.strip() + "\n" for p in re.split(r"(?m)^(?=## )", text)}

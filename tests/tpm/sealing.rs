@@ -277,6 +277,63 @@ fn what_a_shell_release_seals_for_itself_is_undone_through_the_spare() {
     }
 }
 
+/// At the end of an update to such a release, or of a rollback to it, nothing of this start is left; unless its hooks have left no start at all.
+#[test]
+fn what_was_kept_aside_is_gone_once_a_shell_release_has_sealed_for_itself() {
+    let test = "what_was_kept_aside_is_gone_once_a_shell_release_has_sealed_for_itself";
+    let Some(emulated) = Emulated::new(test) else { return };
+    let mut device = Device { emulated, partition: tempfile::tempdir().unwrap() };
+    let other = [0xee; 32];
+    // Whether the index is there, and which lists; the last two are for its start: with a list, and with its state alone.
+    for (index, lists, is_sealed) in [
+        (false, &["old"][..], false),
+        (true, &["old"], false),
+        (true, &["old", "new"], false),
+        (true, &["new"], true),
+        (true, &[], true),
+    ] {
+        let what = format!("{index}, {lists:?}");
+        device.begin(CHANGES[0]);
+        let (mut tpm, policies) = (device.emulated.tpm(), device.policies());
+        let before = seal::read(&mut tpm, &policies).unwrap();
+        seal::keep_aside(&mut tpm, &policies, &before).unwrap();
+        assert!(device.has_spare() && policies.second().unwrap().is_some(), "{what}");
+        tpm.remove(INDEX).unwrap();
+        if index {
+            tpm.store(INDEX, &policy::any(&[other]), &(&SECRET).into()).unwrap();
+        }
+        let folder = device.partition.path().join("policies.Zz9Aa");
+        if lists.contains(&"new") {
+            std::fs::create_dir(&folder).unwrap();
+            std::fs::write(folder.join("policy.pcr"), other).unwrap();
+        }
+        if !lists.contains(&"old") {
+            std::fs::remove_dir_all(device.partition.path().join("policies.copal")).unwrap();
+        }
+        let sealed = seal::read(&mut tpm, &policies).unwrap();
+        let ended = seal::end_aside(&mut tpm, &policies, &sealed);
+        assert_eq!(ended.is_ok(), is_sealed, "{what}");
+        assert_eq!(device.has_spare(), !is_sealed, "{what}");
+        assert_eq!(device.policies().second().unwrap().is_some(), !is_sealed, "{what}");
+        if is_sealed {
+            assert!(!device.gives(INDEX, &SECRET), "{what}: this start");
+            assert!(tpm.public(INDEX).unwrap().unwrap().holds(&other), "{what}: that of the release");
+            continue;
+        }
+        // The update has failed: this start is unlocked as before.
+        seal::take_back(&mut tpm, &policies, &sealed).unwrap();
+        assert!(device.unlocks_by_scripts() && !device.has_spare(), "{what}");
+    }
+    // Hooks that have left everything as it was.
+    device.begin(CHANGES[0]);
+    let (mut tpm, policies) = (device.emulated.tpm(), device.policies());
+    let before = seal::read(&mut tpm, &policies).unwrap();
+    seal::keep_aside(&mut tpm, &policies, &before).unwrap();
+    let sealed = seal::read(&mut tpm, &policies).unwrap();
+    seal::end_aside(&mut tpm, &policies, &sealed).unwrap();
+    assert!(device.unlocks_by_scripts() && !device.has_spare());
+}
+
 #[test]
 fn another_start_that_is_sealed_for_stays_so_at_any_instant() {
     let test = "another_start_that_is_sealed_for_stays_so_at_any_instant";
