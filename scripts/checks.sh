@@ -76,7 +76,7 @@ lint() {
     say "format, words, shell scripts"
     check "cargo fmt" run 120 cargo fmt --check
     check "words of the glossary" run 60 python3 scripts/words.py
-    check "shellcheck" run 120 shellcheck -x dev .ci/run scripts/*.sh src/install/*.sh hooks/* tests/hooks/*.sh tests/update/*.sh tests/kit/plugins/trace.sh \
+    check "shellcheck" run 120 shellcheck -x dev .ci/run scripts/*.sh scripts/prove/part.sh src/install/*.sh hooks/* tests/hooks/*.sh tests/update/*.sh tests/kit/plugins/trace.sh \
         tests/kit/plugins/rpi/* tests/kit/plugins/imx/* tests/kit/plugins/helpers/* tests/kit/plugins/tools/* \
         qemu/*.sh qemu/*-init qemu/system/usr/local/sbin/* qemu/os/rootfs/usr/lib/board-agent/* qemu/os/initramfs/init* qemu/os/initramfs-secure/[eku]* \
         qemu/os/hostapp-secure/usr/libexec/* qemu/os/scripts/* qemu/os/suite/usr/bin/* qemu/os/suite/usr/lib/balena/* qemu/os/shell/usr/bin/* qemu/os/flasher-secure/usr/sbin/* qemu/os/before-copal/* recipes/pin recipes/check-layer
@@ -112,7 +112,7 @@ layer() {
     check "oelint-adv" run 300 env OELINT_CONFIG="$TOP/recipes/.oelint.cfg" "$OELINT_ADV" --release wrynose --quiet --relpaths $recipes
 }
 
-# reported NAME STATUS: a failure that no result names: a time limit, a mistake in the script itself. 3 is REPORTED of scripts/results.py.
+# reported NAME STATUS: a failure that no result names: a time limit, a mistake in the script itself. 3 is REPORTED of scripts/prove/results.py.
 reported() {
     case $2 in
         0 | 3) ;;
@@ -124,15 +124,15 @@ reported() {
 test_programs() {
     # Folder of the binaries that tests/release/static_build.rs looks at; absolute, for any working directory.
     export COPAL_DIST="$TOP/$DIST"
-    COPAL_SEED=$(python3 -B scripts/prove.py seed)
+    COPAL_SEED=$(python3 -B scripts/prove seed)
     export COPAL_SEED
     # It ends by itself, with what is cut off, before its time is over.
-    run 3600 python3 -B scripts/suite.py --limit "$((DEADLINE - $(date +%s) - 90))"
+    run 3600 python3 -B scripts/prove/suite.py --limit "$((DEADLINE - $(date +%s) - 90))"
 }
 
 # tests: all test programs, each with its own results.
 tests() {
-    say "tests (samples are drawn with COPAL_SEED=$(python3 -B scripts/prove.py seed))"
+    say "tests (samples are drawn with COPAL_SEED=$(python3 -B scripts/prove seed))"
     test_programs || status_of_tests=$?
     reported "run of the tests" "${status_of_tests:-0}"
     # Documentation's examples are built only where there are any.
@@ -173,10 +173,10 @@ farm_begins() {
     BESIDE=$TMP/beside
     : >"$BESIDE"
     FARM_BEGAN=$(date +%s)
-    seed=$(($(python3 -B scripts/prove.py seed) % 4294967296))
+    seed=$(($(python3 -B scripts/prove seed) % 4294967296))
     # It ends by itself, with its table, before its time is over.
     left=$((DEADLINE - FARM_BEGAN - 60))
-    python3 -B scripts/step.py "$((left + 45))" python3 -B qemu/farm run --chosen --start-within "$1" --deadline "$left" --beside "$BESIDE" \
+    python3 -B scripts/prove/step.py "$((left + 45))" python3 -B qemu/farm run --chosen --start-within "$1" --deadline "$left" --beside "$BESIDE" \
         --seed "$seed" >"$FARM_LOG" 2>&1 &
     BACKGROUND=$!
 }
@@ -196,6 +196,6 @@ farm_ends() {
 # summary COMMAND: the counts and the verdict; ends the script.
 summary() {
     say "summary"
-    python3 -B scripts/results.py summary || fail "$1 failed"
+    python3 -B scripts/prove/results.py summary || fail "$1 failed"
     verdict "$1: ok"
 }

@@ -45,7 +45,7 @@ run() {
     [ "$left" -gt 0 ] || { echo "dev: no time left for: $*" >&2; return 124; }
     [ "$limit" -le "$left" ] || limit=$left
     if command -v python3 >/dev/null; then
-        python3 -B "$TOP/scripts/step.py" "$limit" "$@"
+        python3 -B "$TOP/scripts/prove/step.py" "$limit" "$@"
     else
         # Until the packages are installed.
         timeout --foreground -k 20 "$limit" "$@"
@@ -74,12 +74,16 @@ quietly() {
 # How Rust is installed and copal compiled: run, or quietly.
 RUN=run
 
-# alone: ends where another command runs the tests of this checkout: each undoes what tests have left here when it ends.
+# alone SECONDS: waits so long for other tests and for a row of ./dev prove (scripts/prove/run.py), on the whole machine: they share loop devices,
+# ports and memory.
 TESTS_RUN_HERE=
 alone() {
-    mkdir -p target
-    exec 9>target/tests.lock
-    flock -n 9 || fail "another ./dev test or prove runs in this checkout: wait for its end"
+    mkdir -p "$CACHE"
+    exec 9>"$CACHE/tests.lock"
+    if ! flock -n 9; then
+        echo "waiting for another ./dev test, or for a row of ./dev prove"
+        flock -w "$1" 9 || fail "another ./dev test or prove runs on this machine: wait for its end"
+    fi
     TESTS_RUN_HERE=yes
 }
 
@@ -105,7 +109,7 @@ tidy() {
     return 0
 }
 
-# result WORD…: a line for the summary; scripts/results.py says which there are.
+# result WORD…: a line for the summary; scripts/prove/results.py says which there are.
 result() { (IFS=$(printf '\t') && printf '%s\n' "$*") >>"$COPAL_RESULTS"; }
 
 # --- Debian packages --------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Parts, their order, and what a complete run leaves."""
+"""Rows, what makes their records stale, their order, and what a run leaves."""
 
 import os
 import tempfile
@@ -7,31 +7,117 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-import parts
-import prove
+import inputs
+import prove_main as prove
+import record
 import results
-from prove import Unit
+import run
+import table
+from table import Row
 
 LATER = time.monotonic() + 3600
 
 
+def row(name: str, part: str = "part", **more: object) -> Row:
+    return Row(part, "command", (name,), **more)
+
+
 class Table(unittest.TestCase):
-    def read(self, text: str) -> dict[str, parts.Part]:
+    def read(self, text: str) -> dict[str, table.Part]:
         with tempfile.NamedTemporaryFile("w", suffix=".tsv") as file:
             file.write(text)
             file.flush()
-            return parts.parts(Path(file.name))
+            return table.parts(Path(file.name))
 
-    def test_the_tracked_one_is_read_and_each_part_has_rows(self) -> None:
-        for part in parts.parts().values():
-            self.assertTrue(part.rows, part.name)
+    def test_the_tracked_one_has_rows_with_names_of_their_own(self) -> None:
+        rows = [row for part in table.parts().values() for row in part.rows({board: ["x"] for board in ("qemu-amd64", "qemu-aarch64", "qemu-amd64-secure")})]
+        self.assertEqual(len({row.name for row in rows}), len(rows))
+        for part in table.parts().values():
+            self.assertIn(part.name, {row.part for row in rows})
 
-    def test_rows_belong_to_a_part_that_has_begun(self) -> None:
-        found = self.read("a\tabout\tfirst\na\ttest\tflash kill::x kill::y\n# c\nb\tabout\tsecond\nb\tscenarios\tqemu-amd64\n")
-        self.assertEqual(found["a"].rows, [("test", ["flash", "kill::x", "kill::y"])])
-        for bad in ("a\ttest\tflash x\n", "a\tabout\tone\na\tabout\ttwo\n", "a\tabout\tone\na\tstep\tx\n", "a\tabout\n"):
-            with self.assertRaises(parts.PartError):
+    def test_each_test_scenario_and_share_is_a_row(self) -> None:
+        found = self.read("a\tabout\tfirst\na\tlong\twhy\na\ttest\tflash kill::x kill::y/2\tflash disk\n# c\nb\tabout\tsecond\nb\tscenarios\tqemu-amd64\n")
+        rows = found["a"].rows({})
+        self.assertEqual([row.name for row in rows], ["flash kill::x", "flash kill::y 1/2", "flash kill::y 2/2"])
+        self.assertEqual({(row.guards, row.minutes) for row in rows}, {(("flash", "disk"), table.LONG_LIMIT)})
+        self.assertEqual([row.name for row in found["b"].rows({"qemu-amd64": ["s", "t"]})], ["s@qemu-amd64", "t@qemu-amd64"])
+        for bad in ("a\ttest\tflash x\n", "a\tabout\tone\na\tabout\ttwo\n", "a\tabout\tone\na\tstep\tx\n", "a\tabout\n", "a\tabout\tone\na\ttest\tflash x/0\n"):
+            with self.assertRaises(table.TableError):
                 self.read(bad)
+
+
+class Inputs(unittest.TestCase):
+    def setUp(self) -> None:
+        self.dir = tempfile.TemporaryDirectory()
+        self.addCleanup(self.dir.cleanup)
+        self.top = Path(self.dir.name)
+        self.put("src/lib.rs", "mod flash; mod disk; mod update;\n")
+        self.put("src/flash/mod.rs", "use crate::disk::{Disk, Io};\n")
+        self.put("src/disk.rs", 'pub const NAME: &str = "// a disk";\n')
+        self.put("src/update.rs", "use crate::{flash, disk};\n")
+        self.put("Cargo.lock", "one")
+        self.put("tests/flash/main.rs", '#[path = "../kit"]\nmod kit {\n    pub mod loops;\n}\n')
+        self.put("tests/kit/loops.rs", "")
+        self.row = Row("part", "test", ("flash", "kill"), guards=("flash",))
+
+    def put(self, path: str, text: str) -> None:
+        (self.top / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.top / path).write_text(text)
+
+    def digest(self) -> str:
+        inputs.tokens.cache_clear()
+        inputs.modules.cache_clear()
+        return inputs.digest(self.row, self.top)
+
+    def test_what_the_guarded_modules_use_is_an_input_and_the_rest_is_not(self) -> None:
+        before = self.digest()
+        self.assertEqual(inputs.closure(self.top, ["update"]), ["disk", "flash", "update"])
+        for path, text in (("src/update.rs", "fn x() {}\n"), ("tests/kit/other.rs", "fn x() {}"), ("qemu/farm/disk.py", "x = 1\n")):
+            self.put(path, text)
+            self.assertEqual(self.digest(), before, path)
+        for path, text in (("src/disk.rs", 'pub const NAME: &str = "// another";\n'), ("Cargo.lock", "two"), ("tests/kit/loops.rs", "fn x() {}"), ("tests/flash/kill.rs", "fn x() {}")):
+            self.put(path, text)
+            self.assertNotEqual(self.digest(), before, path)
+            before = self.digest()
+
+    def test_comments_and_blanks_age_nothing(self) -> None:
+        before = self.digest()
+        self.put("src/flash/mod.rs", "//! About.\n\nuse crate::disk::{\n    Disk, Io};  // why\n/* more */\n")
+        # A comment names no module either.
+        self.put("src/disk.rs", '// crate::update\npub const NAME: &str = "// a disk";\n')
+        self.put("src/flash/mod.rs", "//! About.\n\nuse crate::disk::{Disk, Io};  // why\n/* more */\n")
+        self.assertEqual(self.digest(), before)
+
+    def test_a_module_that_is_not_there_is_noticed(self) -> None:
+        self.row = Row("part", "test", ("flash", "kill"), guards=("nothing",))
+        with self.assertRaises(KeyError):
+            self.digest()
+
+    def test_each_tracked_row_has_inputs(self) -> None:
+        for one in prove.rows_of(["all"]):
+            self.assertTrue(list(inputs.files(run.TOP, inputs.patterns(one, run.TOP))), one.name)
+
+
+class Order(unittest.TestCase):
+    def test_failures_then_what_has_no_record_then_what_has_changed_the_oldest_first(self) -> None:
+        rows = {name: row(name) for name in ("done", "new", "stale", "old", "failed", "failed-before")}
+
+        def known(name: str, result: str, day: int, digest: str) -> record.Record:
+            return record.Record(name, result, "c", f"2026-11-{day}", 1, "m", digest)
+
+        records = {one.row: one for one in (
+            known("done", "passed", 1, "now"), known("stale", "passed", 20, "then"), known("old", "passed", 10, "then"),
+            # A failure stays one, whatever has changed since.
+            known("failed", "failed", 12, "then"), known("failed-before", "failed", 11, "now"))}
+        for seed in range(5):
+            due = record.due(rows.values(), records, dict.fromkeys(rows.values(), "now"), seed)
+            self.assertEqual([one.name for one in due], ["failed-before", "failed", "new", "old", "stale"])
+
+    def test_rows_without_a_record_come_in_another_order_at_another_commit(self) -> None:
+        rows = [row(str(n)) for n in range(20)]
+        first, other = ([one.name for one in record.due(rows, {}, dict.fromkeys(rows, ""), seed)] for seed in (1, 2))
+        self.assertNotEqual(first, other)
+        self.assertEqual(sorted(first), sorted(other))
 
 
 class Runs(unittest.TestCase):
@@ -39,139 +125,117 @@ class Runs(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.at = Path(folder.name)
+        self.proved = self.at / "proved.tsv"
         self.ran: list[str] = []
-        self.states: dict[str, str] = {}
-        self.tree = "tree1"
-        for name, value in {"STATE": self.at, "PROVED": prove.TOP / "target/proved-in-a-test.tsv"}.items():
-            patch = mock.patch.object(prove, name, value)
-            patch.start()
-            self.addCleanup(patch.stop)
-        prove.PROVED.parent.mkdir(exist_ok=True)
-        self.addCleanup(prove.PROVED.unlink, missing_ok=True)
-        for name, value in {"tree": lambda: self.tree, "units": self.units, "head": lambda: "c" * 40}.items():
-            patch = mock.patch.object(prove, name, value)
-            patch.start()
-            self.addCleanup(patch.stop)
+        self.ends: dict[str, str] = {}
+        self.rows = [row(name) for name in ("one", "two", "three")]
         (self.at / "results").touch()
+        for what, name, value in ((run, "LOCK", self.at / "lock"), (run, "run", self.row_runs), (prove, "head", lambda: "c" * 40), (inputs, "digest", lambda one, _: one.name)):
+            patch = mock.patch.object(what, name, value)
+            patch.start()
+            self.addCleanup(patch.stop)
         patch = mock.patch.dict(os.environ, COPAL_RESULTS=str(self.at / "results"))
         patch.start()
         self.addCleanup(patch.stop)
-        self.part = prove.parts()["older-rust"]
 
-    def units(self, *_: object) -> list[Unit]:
-        def unit(name: str) -> Unit:
-            def run(_: float) -> str:
-                self.ran.append(name)
-                return self.states.get(name, "passed")
+    def row_runs(self, one: Row, *_: object) -> run.Ended:
+        self.ran.append(one.name)
+        ended = self.ends.get(one.name, "passed")
+        if ended == "killed":
+            raise KeyboardInterrupt
+        return ended, "a fact"
 
-            return Unit(name, run)
-
-        return [unit(name) for name in ("one", "two", "three")]
-
-    def prove(self, end: float = LATER) -> bool:
+    def prove(self, again: bool = False, end: float = LATER) -> bool:
         self.ran.clear()
         with mock.patch("builtins.print"):
-            return prove.prove(self.part, end, dict)
+            return prove.prove(self.rows, end, self.proved, dict, again)
 
-    def test_a_complete_run_is_recorded(self) -> None:
+    def recorded(self) -> dict[str, str]:
+        return {name: one.result for name, one in record.read(self.proved).items()}
+
+    def test_each_row_is_recorded_and_not_run_again(self) -> None:
         self.assertTrue(self.prove())
-        self.assertEqual(sorted(self.ran), ["one", "three", "two"])
-        self.assertEqual(prove.proved()["older-rust"][3], "tree1")
-        self.assertIn("complete for this tree", prove.age("older-rust"))
-
-    def test_the_record_has_the_facts_that_the_run_reported(self) -> None:
-        results.add("record", "older-rust", "Rust 1.0")
-        results.add("record", "dependencies", "another part")
-        self.assertTrue(self.prove())
-        self.assertEqual(prove.proved()["older-rust"][4:], ["Rust 1.0"])
-        self.assertTrue(prove.age("older-rust").endswith("; Rust 1.0"), prove.age("older-rust"))
-
-    def test_what_is_left_is_run_by_the_next_call_and_nothing_twice(self) -> None:
-        self.states["two"] = "left"
-        self.assertTrue(self.prove())
-        self.assertEqual(prove.proved(), {})
-        self.assertIn(["left", "older-rust", "1 of 3: two"], results.read(self.at / "results"))
-        self.states.clear()
-        self.assertTrue(self.prove())
-        self.assertEqual(self.ran, ["two"])
-        self.assertIn("older-rust", prove.proved())
-
-    def test_another_tree_begins_again(self) -> None:
-        self.states["two"] = "left"
+        self.assertEqual(self.recorded(), dict.fromkeys(("one", "two", "three"), "passed"))
+        one = record.read(self.proved)["one"]
+        self.assertEqual((one.commit, one.digest, one.facts), ("c" * 12, "one", "a fact"))
         self.prove()
-        self.tree = "tree2"
-        self.prove()
-        self.assertEqual(sorted(self.ran), ["one", "three", "two"])
-
-    def test_a_failure_does_not_end_the_part_and_is_never_complete(self) -> None:
-        self.states = {"one": "failed", "two": "failed", "three": "failed"}
-        self.assertFalse(self.prove())
-        self.assertEqual(len(self.ran), 3)
-        self.states.clear()
-        self.states["one"] = "failed"
-        self.assertFalse(self.prove())
-        self.assertEqual(prove.proved(), {})
-
-    def test_a_failure_withdraws_the_record_of_its_tree_only(self) -> None:
-        self.prove()
-        self.states["one"] = "failed"
-        self.tree = "tree2"
-        self.prove()
-        self.assertIn("older-rust", prove.proved())
-        self.tree = "tree1"
-        self.prove()
-        self.assertEqual(prove.proved(), {})
-
-    def test_what_is_not_committed_is_not_recorded(self) -> None:
-        self.tree = "tree1+"
-        self.assertTrue(self.prove())
-        self.assertEqual(prove.proved(), {})
-
-    def test_what_changes_meanwhile_is_not_recorded(self) -> None:
-        trees = iter(["tree1", "tree2"])
-        with mock.patch.object(prove, "tree", side_effect=lambda: next(trees, "tree2")):
-            self.assertTrue(self.prove())
-        self.assertEqual(prove.proved(), {})
-
-    def test_no_time_is_no_failure(self) -> None:
-        self.assertTrue(self.prove(time.monotonic() - 1))
         self.assertEqual(self.ran, [])
-        self.assertEqual(prove.proved(), {})
+        # But where they are asked for by name.
+        self.prove(again=True)
+        self.assertEqual(sorted(self.ran), ["one", "three", "two"])
+
+    def test_a_killed_turn_keeps_what_was_done_before(self) -> None:
+        self.ends["two"] = "killed"
+        with self.assertRaises(KeyboardInterrupt):
+            self.prove()
+        before = set(self.recorded())
+        self.assertNotIn("two", before)
+        self.ends.clear()
+        self.prove()
+        self.assertEqual(set(self.ran), {"one", "two", "three"} - before)
+
+    def test_a_failure_is_recorded_and_comes_first(self) -> None:
+        self.ends["three"] = "failed"
+        self.assertFalse(self.prove())
+        self.assertEqual(self.recorded()["three"], "failed")
+        self.rows.append(row("four"))
+        self.ends.clear()
+        self.assertTrue(self.prove())
+        self.assertEqual(self.ran, ["three", "four"])
+        self.assertEqual(self.recorded()["three"], "passed")
+
+    def test_what_is_cut_off_or_cannot_run_here_stays_as_it_was(self) -> None:
+        self.ends |= {"one": "left", "two": "not-run"}
+        self.assertTrue(self.prove())
+        self.assertEqual(self.recorded(), {"three": "passed"})
+
+    def test_nothing_begins_after_the_end(self) -> None:
+        self.prove(end=time.monotonic() - 1)
+        self.assertEqual((self.ran, self.recorded()), ([], {}))
+
+    def test_another_line_of_the_table_that_was_written_meanwhile_stays(self) -> None:
+        record.write(self.proved, row("other"), "passed", "d" * 40, 5, "x")
+        self.prove()
+        self.assertEqual(len(self.recorded()), 4)
 
 
-class Commands(unittest.TestCase):
-    def run_unit(self, script: str, end: float, limit: float) -> tuple[str, list[list[str]]]:
-        with tempfile.NamedTemporaryFile("r") as file, mock.patch.dict(os.environ, COPAL_RESULTS=file.name):
-            state = prove.command_unit("unit", ["sh", "-c", script], limit).run(end)
-            return state, results.read(Path(file.name))
+class Rows(unittest.TestCase):
+    def setUp(self) -> None:
+        self.dir = tempfile.TemporaryDirectory()
+        self.addCleanup(self.dir.cleanup)
+        self.results = Path(self.dir.name) / "results"
+        self.results.touch()
+        patch = mock.patch.dict(os.environ, COPAL_RESULTS=str(self.results))
+        patch.start()
+        self.addCleanup(patch.stop)
 
-    def test_its_own_results_count(self) -> None:
-        one = "printf 'passed\\tone\\n' >>\"$COPAL_RESULTS\""
-        self.assertEqual(self.run_unit(one, LATER, 60), ("passed", [["passed", "one"]]))
-        self.assertEqual(self.run_unit(f"{one}; exit 3", LATER, 60), ("failed", [["passed", "one"], ["failed", "unit", "it ended with 3"]]))
+    def end(self, script: str, seconds: float = 60) -> run.Ended:
+        part = Path(self.dir.name) / "part.sh"
+        part.write_text(script)
+        (Path(self.dir.name) / "step.py").write_text((run.HERE / "step.py").read_text())
+        with mock.patch.object(run, "HERE", Path(self.dir.name)):
+            return run.run(row("x"), time.monotonic() + seconds, dict, 1)
 
-    def test_a_command_that_was_not_run_is_left(self) -> None:
-        script = "printf 'not-run\\tno network\\n' >>\"$COPAL_RESULTS\""
-        self.assertEqual(self.run_unit(script, LATER, 60), ("left", [["not-run", "no network"]]))
+    def test_how_a_command_ends(self) -> None:
+        report = r'printf "%b\n" "$1" >>"$COPAL_RESULTS"; '
+        for script, ended in (
+            ("exit 0", ("passed", "")),
+            (f'set -- "record\\tx\\tof today"; {report} exit 0', ("passed", "of today")),
+            (f'set -- "not-run\\tno network"; {report} exit 0', ("not-run", "")),
+            ("exit 1", ("failed", "")),
+        ):
+            self.assertEqual(self.end(script), ended, script)
+        self.assertEqual(results.failures(results.read(self.results)), ["x: it ended with 1"])
 
-    def test_its_own_limit_is_a_failure_and_the_end_of_the_call_is_none(self) -> None:
-        self.assertEqual(self.run_unit("sleep 1000", LATER, 0.5), ("failed", [["failed", "unit", "it met its time limit"]]))
-        # What it has reported until then is not whole.
-        broken = "printf 'failed\\tone\\n' >>\"$COPAL_RESULTS\"; sleep 1000"
-        self.assertEqual(self.run_unit(broken, time.monotonic() + 1, 60), ("left", []))
+    def test_one_that_is_cut_off_by_the_end_of_the_call_is_left(self) -> None:
+        self.assertEqual(self.end("sleep 60", 1), ("left", ""))
+        self.assertEqual(results.failures(results.read(self.results)), [])
 
-
-class Turn(unittest.TestCase):
-    def test_each_part_but_the_advisories_has_its_turn_and_a_wrong_name_is_refused(self) -> None:
-        known = prove.parts()
-        seen = set()
-        for number in range(len(known)):
-            with mock.patch.object(prove, "commits", return_value=1000 + number):
-                seen.update(prove.wanted(known, []))
-        self.assertEqual(seen, set(known) - {"advisories"})
-        self.assertEqual(prove.wanted(known, ["all"]), list(known))
-        with self.assertRaises(parts.PartError):
-            prove.wanted(known, ["no-such-part"])
+    def test_one_that_takes_longer_than_a_row_may_is_told(self) -> None:
+        with mock.patch.object(table, "LIMIT", 0):
+            found = run.run(row("x", minutes=0), LATER, dict, 1)
+        self.assertEqual(found, ("left", ""))
+        self.assertIn("cut it into shares", self.results.read_text())
 
 
 if __name__ == "__main__":

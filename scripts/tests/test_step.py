@@ -8,7 +8,7 @@ import time
 import unittest
 from pathlib import Path
 
-STEP = [sys.executable, "-B", str(Path(__file__).resolve().parents[1] / "step.py")]
+STEP = [sys.executable, "-B", str(Path(__file__).resolve().parents[1] / "prove/step.py")]
 # Bounds for machines that are much slower than this one; nothing waits for them to pass.
 LONG = 60.0
 

@@ -110,7 +110,7 @@ fn populate() -> Option<PathBuf> {
         .env_remove("CARGO_ENCODED_RUSTFLAGS")
         .env_remove("RUSTC_WRAPPER")
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
-        // scripts/suite.py sets it for the test programs; build scripts would run again.
+        // scripts/prove/suite.py sets it for the test programs; build scripts would run again.
         .env_remove("RUSTC_BOOTSTRAP")
         .output()
         .unwrap();

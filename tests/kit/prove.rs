@@ -1,4 +1,4 @@
-//! Tests with many cases: `./dev test` tries a sample of them, `./dev prove PART` all. `scripts/parts.tsv` names the tests of each part.
+//! Tests with many cases: `./dev test` tries a sample of them, `./dev prove PART` all. `scripts/prove/parts.tsv` names the tests of each part.
 #![allow(dead_code, unreachable_pub)] // no test program uses all of it
 
 use std::collections::BTreeSet;
@@ -46,9 +46,17 @@ fn random(test: &str, seed: u64) -> fastrand::Rng {
     fastrand::Rng::with_seed(hash ^ seed)
 }
 
-/// Which of `total` cases are tried, in their order: all where the part is being proved, else `few` for each seed.
+/// Which of `total` cases are tried, in their order: all where the part is being proved, or the share of them that `COPAL_SHARE` names (`2/5`); else
+/// `few` for each seed.
 pub fn cases(part: &str, test: &str, total: usize, few: usize) -> BTreeSet<usize> {
-    if is_requested(part) || few >= total {
+    if is_requested(part) {
+        let share = std::env::var("COPAL_SHARE").unwrap_or_else(|_| "1/1".to_owned());
+        let (number, count) = share.split_once('/').expect("COPAL_SHARE is a share, as in 2/5");
+        let [number, count]: [usize; 2] =
+            [number, count].map(|n| n.parse().expect("COPAL_SHARE has numbers"));
+        return (0..total).filter(|case| case % count == number % count).collect();
+    }
+    if few >= total {
         return (0..total).collect();
     }
     let mut chosen = BTreeSet::new();

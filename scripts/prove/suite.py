@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import results
-from parts import sampled
+from table import sampled
 
-TOP = Path(__file__).resolve().parents[1]
+TOP = Path(__file__).resolve().parents[2]
 LOGS = TOP / "target/tests"
 # Programs that run at once, and tests of each of them.
 PROGRAMS, THREADS = 2, 4
@@ -124,7 +124,7 @@ def run(
     over = False
     with log.open("wb") as file:
         # Tests send it to the program, which obeys it unless it was ignored at its start.
-        step = [sys.executable, str(TOP / "scripts/step.py"), "--hangup", str(limit), str(executable), *arguments]
+        step = [sys.executable, str(TOP / "scripts/prove/step.py"), "--hangup", str(limit), str(executable), *arguments]
         environ = {**os.environ, **TIMED, **(environment or {})}
         status = subprocess.run(step, cwd=TOP, env=environ, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
         over = status == 124
@@ -198,9 +198,9 @@ def left_out(outcomes: list[Outcome]) -> None:
                 for name in names:
                     results.add("left", part, f"{outcome.program} {name} ({how})")
     for part, program, name in sorted(found - table):
-        results.add("failed", f"{program} {name}", f"it leaves cases to ./dev prove {part}, whose table (scripts/parts.tsv) does not name it")
+        results.add("failed", f"{program} {name}", f"it leaves cases to ./dev prove {part}, whose table (scripts/prove/parts.tsv) does not name it")
     for part, program, name in sorted(table - found):
-        results.add("failed", f"{program} {name}", f"scripts/parts.tsv names it in {part}, and it leaves nothing out")
+        results.add("failed", f"{program} {name}", f"scripts/prove/parts.tsv names it in {part}, and it leaves nothing out")
 
 
 def order(programs: Iterable[str]) -> list[str]:

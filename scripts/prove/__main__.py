@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""The long proofs: everything exhaustive, everything slow, and what only changes when a dependency does.
+
+    prove list                            the parts: their rows, and how many are done, stale, failed
+    prove run [--minutes N] [PART…]       rows that are due, of all parts or of these
+    prove complete                        whether each row has passed with the inputs that it has now
+    prove needs [PART…]                   `static` where rows of these parts want the static binaries
+    prove seed                            what samples are drawn with on this commit
+
+A row (table.py, parts.tsv) is run as a whole (run.py) and recorded (record.py, scripts/proved.tsv) with a digest of all that it depends on (inputs.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import inputs
+import record
+import results
+import run
+import suite
+from table import Part, Row, TableError, parts
+
+TOP = run.TOP
+PROVED = TOP / "scripts/proved.tsv"
+#: Runs only where it is named: new advisories appear without a commit, and must not fail one.
+BY_NAME = ("advisories",)
+
+
+def git(*words: str) -> str:
+    """What git says of this checkout; nothing where there is none."""
+    done = subprocess.run(["git", "-C", str(TOP), *words], capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else ""
+
+
+def head() -> str:
+    """The commit, or nothing without git."""
+    return git("rev-parse", "HEAD").strip()
+
+
+def seed() -> int:
+    """What samples are drawn with: different commits try different cases."""
+    return int(head()[:12] or "0", 16)
+
+
+@functools.cache
+def scenarios() -> dict[str, list[str]]:
+    """The scenarios of each board."""
+    found = {}
+    for board in (path.stem for path in (TOP / "qemu/boards").glob("*.ini")):
+        words = [sys.executable, "-B", "qemu/farm", "list", "--board", board]
+        found[board] = subprocess.run(words, cwd=TOP, capture_output=True, text=True, check=True).stdout.split()
+    return found
+
+
+def chosen(named: list[str]) -> list[Part]:
+    """The parts that are named; all where none is."""
+    known = parts()
+    for name in named:
+        if name not in known and name != "all":
+            raise TableError(f"no part {name!r}; there are {', '.join(known)}, and all")
+    return [part for part in known.values() if part.name in named or "all" in named or (not named and part.name not in BY_NAME)]
+
+
+def rows_of(named: list[str]) -> list[Row]:
+    """Their rows."""
+    return [row for part in chosen(named) for row in part.rows(scenarios())]
+
+
+def prove(rows: list[Row], end: float, record_in: Path, programs: Callable[[], dict[str, Path]], again: bool) -> bool:
+    """Runs what is due until that moment; whether nothing failed. `again`: all of them, if nothing is due."""
+    digests = {row: inputs.digest(row, TOP) for row in rows}
+    due = record.due(rows, record.read(record_in), digests, seed()) or (rows if again else [])
+    commit, ok, ran = head(), True, 0
+    print(f"{len(due)} of {len(rows)} rows are due", flush=True)
+    for row in due:
+        with run.locked(end) as is_ours:
+            if not is_ours or time.monotonic() >= end:
+                break
+            print(f"\n-- {row.name} ({row.part})", flush=True)
+            begun = time.monotonic()
+            ended, facts = run.run(row, end, programs, seed())
+        seconds = time.monotonic() - begun
+        if ended in ("passed", "failed"):
+            record.write(record_in, row, ended, commit, seconds, digests[row], facts)
+            ran += 1
+        results.add("step", f"{seconds:.0f}", f"{row.name}: {ended}")
+        ok = ok and ended != "failed"
+    left = len(due) - ran
+    results.add("note", f"{ran} rows recorded in {record_in.name}" + (f", {left} are left to the next call" if left else ""))
+    return ok
+
+
+def listing() -> None:
+    """The parts."""
+    records = record.read(PROVED)
+    print("  part            rows  done stale failed  oldest       minutes for all")
+    for part in parts().values():
+        rows = part.rows(scenarios())
+        known = [records[row.name] for row in rows if row.name in records]
+        states = [record.state(records.get(row.name), inputs.digest(row, TOP)) for row in rows]
+        oldest = min((one.date[:10] for one in known), default="-")
+        seconds = sum(one.seconds for one in known)
+        whole = f"{seconds / 60:.0f}" + ("" if len(known) == len(rows) else f" for {len(known)} of them")
+        counts = " ".join(f"{states.count(name):5}" for name in ("done", "stale", "failed"))
+        print(f"  {part.name:14} {len(rows):5} {counts}   {oldest:11}  {whole}\n    {part.about}")
+
+
+def main() -> int:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="prove", description=__doc__.splitlines()[0])
+    parser.add_argument("command", choices=["list", "run", "complete", "seed", "needs"])
+    parser.add_argument("part", nargs="*")
+    parser.add_argument("--minutes", type=float, default=2880)
+    parser.add_argument("--record", type=Path, default=PROVED, help="the table of another checkout")
+    options = parser.parse_args()
+    if options.command == "seed":
+        print(seed())
+    elif options.command == "list":
+        listing()
+    elif options.command == "needs":
+        # Tests and boards take the binaries from target/dist.
+        if any(kind != "command" or words[0] not in ("fuzz", *inputs.COMMANDS) for part in chosen(options.part) for kind, words, _ in part.lines):
+            print("static")
+    elif options.command == "complete":
+        records = record.read(PROVED)
+        states = {row.name: record.state(records.get(row.name), inputs.digest(row, TOP)) for row in rows_of(["all"])}
+        why = {"failed": "its last run failed", "missing": "it has no record", "stale": "its inputs have changed since its record"}
+        for name, state in states.items():
+            if state != "done":
+                print(f"not proved: {name}: {why[state]}", file=sys.stderr)
+        return 0 if set(states.values()) <= {"done"} else 1
+    else:
+        rows = rows_of(options.part)
+        end = time.monotonic() + 60 * options.minutes
+        try:
+            return 0 if prove(rows, end, options.record, functools.cache(suite.compiled), bool(options.part)) else results.REPORTED
+        except suite.CompileError:
+            results.add("failed", "the tests compile")
+            return results.REPORTED
+    return 0
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("COPAL_RESULTS", os.devnull)
+    try:
+        sys.exit(main())
+    except TableError as error:
+        print(f"dev: {error}", file=sys.stderr)
+        sys.exit(2)

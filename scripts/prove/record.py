@@ -1,0 +1,79 @@
+"""What each row came to: scripts/proved.tsv, one line for the last run of a row."""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import os
+import platform
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from table import Row
+
+HEAD = "# The last run of each row, written by ./dev prove: row, result, commit, date, seconds, machine, digest of its inputs, facts."
+
+
+@dataclass(frozen=True)
+class Record:
+    """One line."""
+
+    row: str
+    result: str
+    commit: str
+    date: str
+    seconds: int
+    machine: str
+    digest: str
+    facts: str = ""
+
+
+def read(path: Path) -> dict[str, Record]:
+    """By the names of the rows."""
+    if not path.exists():
+        return {}
+    lines = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    return {words[0]: Record(*words[:4], int(words[4]), *words[5:8]) for words in lines}
+
+
+def machine() -> str:
+    """What kind of machine this is."""
+    return f"{platform.machine()}, {os.cpu_count()} processors"
+
+
+def write(path: Path, row: Row, result: str, commit: str, seconds: float, digest: str, facts: str = "") -> None:
+    """Puts a run into the place of the one before it, whatever else has changed in the file meanwhile."""
+    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ")
+    new = Record(row.name, result, commit[:12], now, round(seconds), machine(), digest, " ".join(facts.split()))
+    with open(path.with_suffix(".lock"), "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        records = {**read(path), row.name: new}
+        lines = ["\t".join(str(value) for value in vars(one).values()).rstrip("\t") for _, one in sorted(records.items())]
+        other = path.with_suffix(".new")
+        other.write_text("\n".join([HEAD, *lines]) + "\n", encoding="utf-8")
+        other.replace(path)
+
+
+def state(record: Record | None, digest: str) -> str:
+    """`failed`, `missing`, `stale` or `done`."""
+    if record is None:
+        return "missing"
+    if record.result == "failed":
+        return "failed"
+    return "done" if record.digest == digest else "stale"
+
+
+def due(rows: Iterable[Row], records: dict[str, Record], digests: dict[Row, str], seed: int) -> list[Row]:
+    """What is to be run, in this order: what failed, what has no record, what has changed; of each the oldest first, then as the seed has it: calls at
+    different commits see different rows."""
+    order = ["failed", "missing", "stale"]
+    found = [(state(records.get(row.name), digests[row]), row) for row in rows]
+    random.Random(seed).shuffle(found)
+
+    def place(item: tuple[str, Row]) -> tuple[int, str]:
+        known = records.get(item[1].name)
+        return order.index(item[0]), known.date if known else ""
+
+    return [row for _, row in sorted((item for item in found if item[0] in order), key=place)]
