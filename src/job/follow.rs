@@ -91,8 +91,10 @@ impl Job {
         last: Option<Job>,
         lock: &File,
     ) -> Result<Job, NotStarted> {
-        // An update or a verdict runs outside of a job. The job would fail with the same error.
-        if let Ok(Some(holder)) = Holder::of(paths) {
+        // An update runs outside of a job. The job would fail with the same error. It waits for a change of the boot state.
+        if let Ok(Some(holder)) = Holder::of(paths)
+            && holder.lasts()
+        {
             return Err(NotStarted::Refused(holder.busy()));
         }
         let cannot_record = |e: io::Error| {

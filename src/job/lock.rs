@@ -5,11 +5,12 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::sys::file::{make_private, open_record};
+use crate::sys::signal;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -35,6 +36,8 @@ pub struct Holder {
 pub struct Lock {
     file: File,
 }
+
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// For root only: a process that can open the file, even read-only, can lock it.
 const FILE_MODE: u32 = 0o600;
@@ -78,6 +81,27 @@ impl Lock {
         Ok(Lock { file })
     }
 
+    /// [`take`](Lock::take) for an update, which may be called as soon as the system is up: after programs that change the boot state, as one does at each
+    /// boot and for each verdict.
+    pub fn take_for_update(paths: &Paths, program: &str, limit: Duration) -> Result<Lock> {
+        let (began, mut is_logged) = (Instant::now(), false);
+        loop {
+            let e = match Lock::take(paths, program, Work::Update) {
+                Err(e) if e.code() == Code::Busy => e,
+                taken => return taken,
+            };
+            let lasts = matches!(Holder::of(paths), Ok(Some(holder)) if holder.lasts());
+            if lasts || began.elapsed() >= limit || signal::came().is_some() {
+                return Err(e);
+            }
+            if !is_logged {
+                tracing::warn!("{}; waiting for its end", e.message());
+                is_logged = true;
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
+    }
+
     pub fn release(self) {
         if let Err(e) = self.file.set_len(0) {
             tracing::debug!("update.lock: {e}");
@@ -110,6 +134,11 @@ impl Holder {
                 format!("{program} (process {pid}) has been changing the boot state since {since}")
             }
         }
+    }
+
+    /// Whether to refuse at once, and not to wait for its end.
+    pub(super) fn lasts(&self) -> bool {
+        self.work == Work::Update && self.pid != 0
     }
 
     /// The remedy for a program that finds the lock held.
@@ -187,6 +216,27 @@ mod tests {
         assert_eq!(Holder::of(&paths).unwrap(), None);
         drop(Lock::take(&paths, "third", Work::Update).unwrap());
         assert_eq!(Holder::of(&paths).unwrap(), None);
+    }
+
+    #[test]
+    fn an_update_waits_for_a_change_of_the_boot_state_and_for_no_other_update() {
+        const LONG: Duration = Duration::from_secs(600);
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path());
+        let take = |limit| Lock::take_for_update(&paths, "update", limit);
+        let lock = Lock::take(&paths, "copal-boot-check", Work::BootState).unwrap();
+        let e = take(Duration::ZERO).unwrap_err();
+        assert!(e.code() == Code::Busy && e.message().contains("copal-boot-check"), "{e}");
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| take(LONG));
+            // Not before: it would have the lock.
+            assert!(!waiting.is_finished());
+            lock.release();
+            waiting.join().unwrap().unwrap().release();
+        });
+        let lock = Lock::take(&paths, "another", Work::Update).unwrap();
+        assert_eq!(take(LONG).unwrap_err().code(), Code::Busy);
+        lock.release();
     }
 
     #[test]

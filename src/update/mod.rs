@@ -21,12 +21,14 @@ pub mod undo;
 
 pub use events::summary;
 
+use std::time::Duration;
+
 use crate::config::paths::Paths;
 use crate::engine::HOST_VARIABLE;
 use crate::error::{Code, Error, Result};
 use crate::hooks;
 use crate::job::UpdateSpec;
-use crate::job::lock::{Lock, Work};
+use crate::job::lock::Lock;
 use crate::progress::Progress;
 use crate::slot::Slot;
 use crate::state::files;
@@ -48,6 +50,9 @@ pub struct Installed {
     pub counter: u64,
 }
 
+/// A program that changes the boot state takes some seconds; one that waits for a stopped disk takes longer.
+const BOOT_STATE_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// `program` is the name of the calling program, which other callers see while the update runs. `installed` is called while signals are still
 /// deferred: no signal may end the program after the new release is selected and before the caller knows.
 pub fn run(
@@ -62,7 +67,9 @@ pub fn run(
     // a registry, or read the archive.
     let signal_guard = signal::ignore_hangup().and_then(|()| SignalGuard::begin());
     let signal_guard = signal_guard.map_err(|e| failed("prepare for signals").because(e))?;
-    let lock = Lock::take(paths, program, Work::Update)?;
+    let lock = Lock::take_for_update(paths, program, BOOT_STATE_TIMEOUT);
+    go_on()?;
+    let lock = lock?;
     files::remove_irregular(paths)?;
     let ready = preflight::check(spec, paths);
     go_on()?;
