@@ -4,7 +4,7 @@
     prove list                            the parts: their rows, and how many are done, stale, failed
     prove run [--minutes N] [PART…]       rows that are due, of all parts or of these
     prove complete                        whether each row has passed with the inputs that it has now
-    prove needs [PART…]                   `static` where rows of these parts want the static binaries
+    prove needs [PART…]                   `static` where rows of these parts are due that want the static binaries
     prove seed                            what samples are drawn with on this commit
 
 A row (table.py, parts.tsv) is run as a whole (run.py) and recorded (record.py, scripts/proved.tsv) with a digest of all that it depends on (inputs.py).
@@ -74,10 +74,14 @@ def rows_of(named: list[str]) -> list[Row]:
     return [row for part in chosen(named) for row in part.rows(scenarios())]
 
 
+def due_of(rows: list[Row], record_in: Path) -> list[Row]:
+    """Those that are due."""
+    return record.due(rows, record.read(record_in), {row: inputs.digest(row, TOP) for row in rows}, seed())
+
+
 def prove(rows: list[Row], end: float, record_in: Path, programs: Callable[[], dict[str, Path]], again: bool) -> bool:
     """Runs what is due until that moment; whether nothing failed. `again`: all of them, if nothing is due."""
-    digests = {row: inputs.digest(row, TOP) for row in rows}
-    due = record.due(rows, record.read(record_in), digests, seed()) or (rows if again else [])
+    due = due_of(rows, record_in) or (rows if again else [])
     commit, ok, ran = head(), True, 0
     print(f"{len(due)} of {len(rows)} rows are due", flush=True)
     for row in due:
@@ -86,10 +90,11 @@ def prove(rows: list[Row], end: float, record_in: Path, programs: Callable[[], d
                 break
             print(f"\n-- {row.name} ({row.part})", flush=True)
             begun = time.monotonic()
+            digest = inputs.digest(row, TOP)
             ended, facts = run.run(row, end, programs, seed())
         seconds = time.monotonic() - begun
         if ended in ("passed", "failed"):
-            record.write(record_in, row, ended, commit, seconds, digests[row], facts)
+            record.write(record_in, row, ended, commit, seconds, digest, facts)
             ran += 1
         results.add("step", f"{seconds:.0f}", f"{row.name}: {ended}")
         ok = ok and ended != "failed"
@@ -126,8 +131,8 @@ def main() -> int:
     elif options.command == "list":
         listing()
     elif options.command == "needs":
-        # Tests and boards take the binaries from target/dist.
-        if any(kind != "command" or words[0] not in ("fuzz", *inputs.COMMANDS) for part in chosen(options.part) for kind, words, _ in part.lines):
+        rows = rows_of(options.part)
+        if any(inputs.wants_binaries(row, TOP) for row in due_of(rows, options.record) or rows):
             print("static")
     elif options.command == "complete":
         records = record.read(PROVED)

@@ -113,6 +113,13 @@ def patterns(row: Row, top: Path) -> list[str]:
     return found
 
 
+def wants_binaries(row: Row, top: Path) -> bool:
+    """Whether a row takes the static binaries from target/dist, as boards and guests do."""
+    if row.kind == "test":
+        return any(b"COPAL_DIST" in tokens(path) for path in files(top, [f"tests/{row.words[0]}/**/*.rs", *kit(top, row.words[0])]))
+    return row.kind == "scenario" or row.words[0] not in ("fuzz", "older-rust", *WITHOUT_PROGRAM)
+
+
 def digest(row: Row, top: Path) -> str:
     """Of all that a row depends on, in the checkout at `top`."""
     total = hashlib.sha256(f"{row.kind} {row.name} {' '.join(row.guards)}".encode())

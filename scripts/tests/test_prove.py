@@ -98,6 +98,14 @@ class Inputs(unittest.TestCase):
             self.assertTrue(list(inputs.files(run.TOP, inputs.patterns(one, run.TOP))), one.name)
 
 
+    def test_boards_and_guests_want_binaries_and_a_model_does_not(self) -> None:
+        def wants(*words: str, kind: str = "test") -> bool:
+            return inputs.wants_binaries(Row("part", kind, words), run.TOP)
+
+        self.assertTrue(wants("guest", "x") and wants("s", "qemu-amd64", kind="scenario") and wants("tamper", "x", kind="command"))
+        self.assertFalse(wants("model", "x") or wants("tpm", "x") or wants("fuzz", "uenv", kind="command") or wants("dependencies", kind="command"))
+
+
 class Order(unittest.TestCase):
     def test_failures_then_what_has_no_record_then_what_has_changed_the_oldest_first(self) -> None:
         rows = {name: row(name) for name in ("done", "new", "stale", "old", "failed", "failed-before")}
