@@ -47,13 +47,16 @@ def write(path: Path, row: Row, result: str, commit: str, seconds: float, digest
     """Puts a run into the place of the one before it, whatever else has changed in the file meanwhile."""
     now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%MZ")
     new = Record(row.name, result, commit[:12], now, round(seconds), machine(), digest, " ".join(facts.split()))
-    with open(path.with_suffix(".lock"), "w", encoding="utf-8") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
         records = {**read(path), row.name: new}
         lines = ["\t".join(str(value) for value in vars(one).values()).rstrip("\t") for _, one in sorted(records.items())]
         other = path.with_suffix(".new")
         other.write_text("\n".join([HEAD, *lines]) + "\n", encoding="utf-8")
         other.replace(path)
+    finally:
+        os.close(folder)
 
 
 def state(record: Record | None, digest: str) -> str:
