@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from table import Row
+from table import Row, TableError
 
 HEAD = "# The last run of each row, written by ./dev prove: row, result, commit, date, seconds, machine, digest of its inputs, facts."
 
@@ -35,7 +35,10 @@ def read(path: Path) -> dict[str, Record]:
     if not path.exists():
         return {}
     lines = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
-    return {words[0]: Record(*words[:4], int(words[4]), *words[5:8]) for words in lines}
+    try:
+        return {words[0]: Record(*words[:4], int(words[4]), *words[5:8]) for words in lines}
+    except (IndexError, ValueError, TypeError) as error:
+        raise TableError(f"{path} has a line that is no record: {error}") from error
 
 
 def machine() -> str:

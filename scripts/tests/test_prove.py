@@ -201,6 +201,25 @@ class Runs(unittest.TestCase):
         self.prove(end=time.monotonic() - 1)
         self.assertEqual((self.ran, self.recorded()), ([], {}))
 
+    def test_a_long_row_begins_only_where_it_can_end(self) -> None:
+        self.rows.append(row("long", minutes=60))
+        self.prove(end=time.monotonic() + 1800)
+        self.assertNotIn("long", self.ran)
+        # It took less than a minute before.
+        record.write(self.proved, self.rows[-1], "failed", "d" * 40, 50, "x")
+        self.prove(end=time.monotonic() + 1800)
+        self.assertEqual(self.ran, ["long"])
+
+    def test_a_call_without_a_failure_has_passed_whatever_is_left(self) -> None:
+        self.ends |= dict.fromkeys(("one", "two", "three"), "left")
+        self.prove()
+        self.assertEqual(results.counted(results.read(self.at / "results"), True), (1, 0))
+
+    def test_a_line_that_is_no_record_is_an_error(self) -> None:
+        self.proved.write_text("one\tpassed\n")
+        with self.assertRaisesRegex(table.TableError, "no record"):
+            self.prove()
+
     def test_another_line_of_the_table_that_was_written_meanwhile_stays(self) -> None:
         record.write(self.proved, row("other"), "passed", "d" * 40, 5, "x")
         self.prove()
