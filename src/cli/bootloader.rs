@@ -64,7 +64,7 @@ struct Location {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     image: Option<PathBuf>,
 
-    /// A path or a name: disk, eMMC boot partition, mtdN or mtd:NAME
+    /// A disk, eMMC boot partition, mtdN or mtd:NAME
     #[arg(long, value_name = "DEV", value_hint = ValueHint::AnyPath)]
     target: Option<PathBuf>,
 
