@@ -28,6 +28,8 @@ const MAX_HOOK_BYTES: u64 = 1 << 20;
 
 const RECOVER: &str = "run `copal recover` with the recovery passphrase, which the owner's key decrypts from recovery.enc; after it, restart the device";
 
+const RESTART: &str = "restart the device first: the TPM gives the passphrase to the next start";
+
 /// What was found, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Look {
@@ -160,10 +162,14 @@ pub(crate) fn look(paths: &Paths, facts: &Facts, active: &Root) -> Result<Option
             look.right.push(text);
             let known = look.sealed.as_ref().map(|sealed| sealed.list.branches()).or_else(|| held(paths));
             match known.map(|known| next_start::look(&paths.plain_boot(), &start, &known)) {
-                Some(NextStart::Unlocks) => look.right.push(
-                    "the next start, of the loader and the stage-2 kernel in place, meets a policy of the TPM"
-                        .to_owned(),
-                ),
+                Some(NextStart::Unlocks) => {
+                    // As after an update to a release with the scripts.
+                    look.wrong = look.wrong.into_iter().map(|e| e.with_hint(RESTART)).collect();
+                    look.right.push(
+                        "the next start, of the loader and the stage-2 kernel in place, meets a policy of the TPM"
+                            .to_owned(),
+                    );
+                }
                 Some(NextStart::DoesNotUnlock) => look.next_start = Some(would_not(
                     "the next start, of the loader and the stage-2 kernel in place, meets no policy of the TPM",
                 ).with_hint("do not restart the device before another update, which seals the passphrase again")),
