@@ -173,7 +173,7 @@ def report(runs: list[tuple[Scenario, str]], results: list[Result | None]) -> No
     """Adds everything to the summary of ./dev, where this is a step of it."""
     if "COPAL_RESULTS" not in os.environ:
         return
-    sys.path.append(str(place.TOP / "scripts"))
+    sys.path.append(str(place.TOP / "scripts/prove"))
     from results import add
 
     for (scenario, board), result in zip(runs, results):

@@ -1,5 +1,9 @@
 """What `./dev test` runs on virtual boards."""
 
+import os
+import subprocess
+import sys
+import tempfile
 import unittest
 
 import board as boards
@@ -28,6 +32,16 @@ class Table(unittest.TestCase):
     def test_what_this_board_cannot_run_has_its_turn_elsewhere(self) -> None:
         elsewhere = {one.name for one in KNOWN} - set(NAMES) - {run.split("@")[0] for run in choice.NOT_CHOSEN}
         self.assertEqual(elsewhere - {run.split("@")[0] for run in choice.OTHERS_ELSEWHERE}, set())
+
+
+class Summary(unittest.TestCase):
+    def test_what_the_summary_of_dev_gets(self) -> None:
+        code = "import runpy, types; farm = runpy.run_path('qemu/farm/__main__.py', run_name='farm'); " \
+               "farm['report']([(types.SimpleNamespace(name='flash'), 'qemu-amd64')], [None])"
+        with tempfile.NamedTemporaryFile("r") as file:
+            own = {**os.environ, "COPAL_RESULTS": file.name, "PYTHONPATH": "qemu/farm"}
+            subprocess.run([sys.executable, "-B", "-c", code], cwd=place.TOP, env=own, check=True, timeout=60)
+            self.assertEqual(file.read(), "failed\tflash qemu-amd64\tno time was left for it\n")
 
 
 class Choice(unittest.TestCase):
