@@ -283,3 +283,34 @@ fn a_write_protected_disk_and_what_is_no_device_are_refused() {
         assert!(e.message().contains(image.to_str().unwrap()), "{e}");
     }
 }
+
+#[test]
+fn the_program_takes_a_device_by_its_name_and_by_a_path() {
+    if !can_run("the_program_takes_a_device_by_its_name_and_by_a_path") {
+        return;
+    }
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("disk"), noise(4 << 20, 1)).unwrap();
+    fs::write(at("image"), noise(9000, 2)).unwrap();
+    let disk = Loop::over(&at("disk"), &[]);
+    let real = fs::canonicalize(disk.name()).unwrap();
+    // A name that is not UTF-8, as others may make it.
+    let link = dir.path().join(<std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"a\xffdisk"));
+    std::os::unix::fs::symlink(&real, &link).unwrap();
+    let relative = Path::new(".").join(link.file_name().unwrap());
+    for target in [Path::new(real.file_name().unwrap()), &real, &link, &relative] {
+        let out = std::process::Command::new(env!("CARGO_BIN_EXE_copal"))
+            .args(["bootloader", "write", "--plan", "--json"])
+            .arg(at("image"))
+            .arg(target)
+            .args(["--block-size", "1K", "--seek", "33"])
+            .current_dir(dir.path())
+            .output()
+            .unwrap();
+        let text = String::from_utf8(out.stdout).unwrap();
+        assert!(out.status.success(), "{}: {text}", target.display());
+        let line: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+        assert_eq!(line["bootloader"]["device"], real.to_str().unwrap(), "{}", target.display());
+    }
+}
