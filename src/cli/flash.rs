@@ -72,7 +72,7 @@ pub(super) struct FlashArgs {
     #[arg(long)]
     pub(super) plan: bool,
 
-    /// Do not ask on a terminal before a target that is in use is erased
+    /// Do not ask on a terminal before a used target is erased
     #[arg(long)]
     pub(super) yes: bool,
 
