@@ -197,7 +197,7 @@ fn find(name: &str, paths: &Paths) -> Result<Box<dyn Target>> {
             return Ok(target);
         }
     }
-    Err(Error::new(Code::FlashDeviceMissing, format!("there is no device {name}")).object(name))
+    Err(Error::new(Code::FlashDeviceMissing, format!("device {name} does not exist")).object(name))
 }
 
 pub(crate) fn read_image(path: &Path) -> Result<Vec<u8>> {

@@ -189,7 +189,7 @@ fn device(target: &Path, root: &Path) -> Result<String> {
     };
     name.ok_or_else(|| {
         let name = shown(target);
-        Error::new(Code::FlashDeviceMissing, format!("there is no device {name}")).object(name)
+        Error::new(Code::FlashDeviceMissing, format!("device {name} does not exist")).object(name)
     })
 }
 

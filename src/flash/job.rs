@@ -179,7 +179,7 @@ impl Prepared {
         self.image.refuse_changed()
     }
 
-    /// Opens the target for this program alone. It must be the one that was checked.
+    /// Opens the checked target exclusively. Refuses any other disk or file in its place.
     pub(crate) fn open_target(&self, paths: &Paths) -> Result<Device> {
         let target = &self.plan.target;
         let hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -3,6 +3,7 @@
 //! Index, size and attributes are a contract with the initramfs of every release (meta-balena, `os-helpers-tpm2`).
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use super::call::{self, By};
 use super::command::{self, Handle, In, Out};
@@ -20,8 +21,8 @@ pub const INDEX: u32 = 0x0150_0000;
 /// A second one with the same, only while the other is replaced.
 pub const SPARE: u32 = 0x0150_0001;
 
-/// For a [test](Tpm::test_space) of the memory: never the passphrase.
-const TESTS: [u32; 2] = [0x0150_0002, 0x0150_0003];
+/// Handles that a [test](Tpm::test_space) of the memory may use. They never hold the passphrase.
+const TESTS: RangeInclusive<u32> = 0x0150_0002..=0x0150_0009;
 
 const PASSPHRASE_BYTES: usize = 32;
 
@@ -81,6 +82,11 @@ pub struct Public {
 }
 
 impl Public {
+    /// Whether copal made it, as far as its attributes and its size show.
+    fn is_own(&self) -> bool {
+        self.attributes & !WRITTEN == ATTRIBUTES && usize::from(self.size) == PASSPHRASE_BYTES
+    }
+
     /// Whether something was written to it, of the length of a passphrase.
     #[must_use]
     pub fn is_written(&self) -> bool {
@@ -203,17 +209,22 @@ impl Tpm {
         Ok(secret)
     }
 
-    /// Whether the TPM keeps an index, and has space for both at once: with random bytes, under a policy that nothing meets. Nothing of it is left, and an
-    /// index that is there stays as it is.
+    /// Tests whether the TPM keeps an index and has space for both indices at once: stores random bytes under a random policy, which no start meets, and
+    /// removes them. Indices of other programs are not touched; those of an interrupted test are removed.
     pub fn test_space(&mut self) -> Result<()> {
-        let there = [self.public(INDEX)?, self.public(SPARE)?].iter().flatten().count();
-        let mut tested = Ok(());
-        for index in TESTS.iter().skip(there) {
-            let (policy, content) = (self.passphrase()?, self.passphrase()?);
-            tested = tested.and_then(|()| self.store(*index, policy.bytes(), &content).map(drop));
+        let mut handles = Vec::new();
+        for handle in TESTS {
+            if self.public(handle)?.is_none_or(|public| public.is_own()) {
+                handles.push(handle);
+            }
         }
-        // All of them: one may be left by a run that was cut off.
-        let removed = TESTS.iter().map(|index| self.remove(*index)).fold(Ok(()), Result::and);
+        let existing = [self.public(INDEX)?, self.public(SPARE)?].iter().flatten().count();
+        let mut tested = Ok(());
+        for handle in handles.iter().take(2).skip(existing) {
+            let (policy, content) = (self.passphrase()?, self.passphrase()?);
+            tested = tested.and_then(|()| self.store(*handle, policy.bytes(), &content).map(drop));
+        }
+        let removed = handles.iter().map(|handle| self.remove(*handle)).fold(Ok(()), Result::and);
         tested.and(removed)
     }
 

@@ -224,7 +224,7 @@ pub(crate) fn settle(paths: &Paths, active: &Root) -> Result<()> {
     seal::repair(&mut tpm, &policies, &sealed)
 }
 
-/// At each start of the system: removes a spare index that its initramfs does not know (that of the scripts), or could not settle.
+/// At each start of the system: settles a spare index that the scripts' initramfs does not know, or that `copal unlock` could not settle.
 pub(crate) fn settle_spare(paths: &Paths, active: &Root) -> Result<()> {
     if in_force(paths, active)?.is_none() {
         return Ok(());

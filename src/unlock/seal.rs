@@ -1,7 +1,7 @@
 //! The passphrase in the TPM, with the lists that let the initramfs read it.
 //!
-//! At rest, one index has it. Of two, an attacker could define one again, with the same policy and a passphrase of their own, start a system of their own
-//! from a disk that it opens, and read the other one. During a change there is a spare index: the change writes the second list, then the spare,
+//! At rest, one NV index holds the passphrase. With two, an attacker could redefine one of them with the same policy and their own passphrase, boot
+//! their own disk with it, and read the other index. A spare index exists only during a change: the change writes the second list, then the spare,
 //! then the index that the initramfs reads, then the list that it takes, and removes the spare. At each instant one of the indices can be read
 //! through one of the lists. A start that finds a spare [settles](settle) it.
 
@@ -205,7 +205,7 @@ pub(super) fn settle(tpm: &mut Tpm, sealed: &Sealed) -> Result<()> {
     Ok(())
 }
 
-/// After [`settle`]: makes the list of the initramfs that of its index, and removes the second one.
+/// After [`settle`]: writes the policy list that the initramfs reads, to match its index, and removes the second list.
 pub fn tidy(policies: &Policies, sealed: &Sealed) -> Result<()> {
     policies.write_current(&sealed.list)?;
     policies.remove_second()
@@ -293,8 +293,8 @@ fn finish(tpm: &mut Tpm, policies: &Policies, list: &List) -> Result<()> {
     policies.remove_second()
 }
 
-/// Puts another passphrase into the index, which the partitions take besides the one that is there. It is read back where this start has a
-/// branch; that of a medium has none. There is no spare: after a power cut, the recovery passphrase opens the disk.
+/// Seals a new passphrase, which all partitions already accept. Reads it back if this start has a policy branch; a start from an installation medium
+/// has none. Removes the spare index and does not use it: after a power cut, the recovery passphrase opens the disk.
 pub fn replace(tpm: &mut Tpm, policies: &Policies, branches: &[Digest], secret: &Secret) -> Result<()> {
     let values = tpm.pcrs()?;
     // One that cannot be read has no names to keep.

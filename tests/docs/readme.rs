@@ -1,5 +1,4 @@
-//! README.md: it is short, and its figures are those of the benchmarks. The pictures (`./dev picture`) are complete, in both themes, and of what the
-//! program says today.
+//! README.md is short, and its figures come from the benchmarks. The pictures (`./dev picture`) exist in both themes and show what the program says today.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -215,7 +214,7 @@ fn the_readme_is_short_and_says_where_copal_stands() {
     let words = page.split_whitespace().count();
     assert!(words <= 600, "README.md has {words} words, more than 600");
     assert!(page.contains(concat!("**Status:** version ", env!("CARGO_PKG_VERSION"), ",")), "{page}");
-    // The intervals are those of the page.
+    // docs/proof.md has the same intervals.
     let proof = read("docs/proof.md");
     for line in page.lines().filter(|line| line.ends_with(" % |")) {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();

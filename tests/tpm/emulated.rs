@@ -102,26 +102,47 @@ fn a_tpm_that_cannot_keep_it_is_refused_and_not_changed() {
     emulated.restart();
 }
 
+/// NV_DefineSpace of an index that the owner reads and writes.
+fn define(emulated: &Emulated, index: u32, size: u16) -> bool {
+    let public =
+        [&index.to_be_bytes()[..], &[0, 0x0b], &0x0002_0002u32.to_be_bytes(), &[0, 0], &size.to_be_bytes()]
+            .concat();
+    let len = u16::try_from(public.len()).unwrap().to_be_bytes();
+    let rest = [&0x4000_0001u32.to_be_bytes()[..], &no_password(), &[0, 0], &len, &public].concat();
+    emulated.send(0x8002, 0x12a, &rest) == 0
+}
+
+#[test]
+fn a_test_of_the_space_touches_no_index_of_others_and_leaves_none() {
+    let test = "a_test_of_the_space_touches_no_index_of_others_and_leaves_none";
+    let Some(emulated) = Emulated::new(test) else { return };
+    let handles = 0x0150_0000..=0x0150_000f;
+    assert!(define(&emulated, 0x0150_0002, 16));
+    let mut tpm = emulated.tpm();
+    tpm.store(INDEX, &never(1), &(&SECRET).into()).unwrap();
+    // An interrupted test has left this one.
+    tpm.store(0x0150_0004, &never(2), &(&SECRET).into()).unwrap();
+    tpm.test_space().unwrap();
+    let there: Vec<u32> = handles.filter(|handle| tpm.public(*handle).unwrap().is_some()).collect();
+    assert_eq!(there, [INDEX, 0x0150_0002]);
+    assert!(tpm.public(INDEX).unwrap().unwrap().holds(&never(1)));
+
+    // Space for one index, and none for the spare.
+    let mut index = 0x0150_1000;
+    for size in [2048, 16, 1] {
+        while define(&emulated, index, size) {
+            index += 1;
+        }
+    }
+    assert!(tpm.test_space().unwrap_err().message().contains("no free space"));
+}
+
 #[test]
 fn a_full_memory_leaves_nothing_half() {
     let Some(emulated) = Emulated::new("a_full_memory_leaves_nothing_half") else { return };
-    // NV_DefineSpace, of large indices and then of small ones, which the owner reads and writes.
-    let define = |index: u32, size: u16| {
-        let public = [
-            &index.to_be_bytes()[..],
-            &[0, 0x0b],
-            &0x0002_0002u32.to_be_bytes(),
-            &[0, 0],
-            &size.to_be_bytes(),
-        ]
-        .concat();
-        let len = u16::try_from(public.len()).unwrap().to_be_bytes();
-        let rest = [&0x4000_0001u32.to_be_bytes()[..], &no_password(), &[0, 0], &len, &public].concat();
-        emulated.send(0x8002, 0x12a, &rest) == 0
-    };
     let mut index = 0x0150_1000;
     for size in [2048, 16, 1] {
-        while define(index, size) {
+        while define(&emulated, index, size) {
             index += 1;
         }
     }

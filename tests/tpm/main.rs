@@ -11,3 +11,4 @@ mod kit {
 mod answers;
 mod emulated;
 mod sealing;
+mod starts;

@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use copal::error::{Code, Error};
-use copal::measurements::event_log::Event;
-use copal::measurements::{EventLog, pcr};
 use copal::sys::crash_point;
 use copal::tpm::Tpm;
 use copal::tpm::policy::{self, Digest};
@@ -14,16 +12,14 @@ use copal::tpm::store::{INDEX, SPARE, Secret};
 use copal::unlock::policies::{List, Policies};
 use copal::unlock::seal::{self, Sealed};
 
-use sha2::{Digest as _, Sha256};
-
 use crate::kit::emulated_tpm::Emulated;
 use crate::kit::prove::cases;
 
-const SECRET: [u8; 32] = *b"a passphrase of thirty-two bytes";
+pub(crate) const SECRET: [u8; 32] = *b"a passphrase of thirty-two bytes";
 
 /// What the device was like before.
 #[derive(Debug, Clone, Copy)]
-enum Before {
+pub(crate) enum Before {
     /// As copal installs.
     Installed,
     /// As an older copal installed: the spare is there at rest.
@@ -35,13 +31,13 @@ enum Before {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Change {
-    before: Before,
+pub(crate) struct Change {
+    pub(crate) before: Before,
     /// Branches that are there besides that of the present state, and afterwards.
-    others: (u8, u8),
+    pub(crate) others: (u8, u8),
 }
 
-const CHANGES: [Change; 5] = [
+pub(crate) const CHANGES: [Change; 5] = [
     Change { before: Before::Installed, others: (1, 3) },
     Change { before: Before::Older, others: (2, 0) },
     Change { before: Before::Shell, others: (1, 4) },
@@ -51,27 +47,27 @@ const CHANGES: [Change; 5] = [
 
 const OWN_NAMES: [&str; 3] = ["policy.primary", "policy.secondary", "policy.tertiary"];
 
-fn branches(met: Digest, others: u8) -> Vec<Digest> {
+pub(crate) fn branches(met: Digest, others: u8) -> Vec<Digest> {
     [met].into_iter().chain((0..others).map(|n| [n; 32])).collect()
 }
 
 /// A device: its TPM, and the partition that the firmware reads.
-struct Device {
-    emulated: Emulated,
-    partition: tempfile::TempDir,
+pub(crate) struct Device {
+    pub(crate) emulated: Emulated,
+    pub(crate) partition: tempfile::TempDir,
 }
 
 impl Device {
-    fn policies(&self) -> Policies {
+    pub(crate) fn policies(&self) -> Policies {
         Policies::at(self.partition.path().to_owned())
     }
 
     /// The state of this start.
-    fn met(&self) -> Digest {
+    pub(crate) fn met(&self) -> Digest {
         policy::pcr(&self.emulated.tpm().pcrs().unwrap())
     }
 
-    fn begin(&mut self, change: Change) {
+    pub(crate) fn begin(&mut self, change: Change) {
         self.emulated.end_lockout();
         self.partition = tempfile::tempdir().unwrap();
         let branches = branches(self.met(), change.others.0);
@@ -97,14 +93,14 @@ impl Device {
         }
     }
 
-    fn change(&self, change: Change) -> copal::error::Result<()> {
+    pub(crate) fn change(&self, change: Change) -> copal::error::Result<()> {
         let (mut tpm, policies) = (self.emulated.tpm(), self.policies());
         let sealed = seal::read(&mut tpm, &policies)?;
         seal::seal(&mut tpm, &policies, &sealed, &branches(sealed.met, change.others.1))
     }
 
     /// Whether the scripts of an initramfs read the passphrase.
-    fn unlocks_by_scripts(&self) -> bool {
+    pub(crate) fn unlocks_by_scripts(&self) -> bool {
         let folders = found(self.partition.path(), &|path| name(path).starts_with("policies."));
         assert!(folders.len() < 2, "{folders:?}");
         let mut files =
@@ -126,12 +122,12 @@ impl Device {
         list.contains(&met[0]) && tpm.unlock(index, list).unwrap().bytes() == &SECRET
     }
 
-    fn has_spare(&self) -> bool {
+    pub(crate) fn has_spare(&self) -> bool {
         self.emulated.tpm().public(SPARE).unwrap().is_some()
     }
 
     /// Whether a program of this start that knows all policies gets this passphrase.
-    fn gives(&self, index: u32, secret: &[u8; 32]) -> bool {
+    pub(crate) fn gives(&self, index: u32, secret: &[u8; 32]) -> bool {
         let met = self.met();
         let lists = (0..5).map(|others| branches(met, others)).chain([foreign(met)]);
         let mut tpm = self.emulated.tpm();
@@ -143,7 +139,7 @@ impl Device {
 
     /// A start from a disk whose partitions take only these passphrases. The error is that of `copal unlock`, which then closes the TPM, so that the
     /// recovery passphrase can be asked for.
-    fn start(&self, known: &[&[u8; 32]]) -> Result<Sealed, Error> {
+    pub(crate) fn start(&self, known: &[&[u8; 32]]) -> Result<Sealed, Error> {
         let (mut tpm, policies) = (self.emulated.tpm(), self.policies());
         let is_open = Cell::new(false);
         let takes = |secret: &Secret| Ok(known.contains(&secret.bytes()));
@@ -187,7 +183,7 @@ impl Device {
 }
 
 /// A list of an attacker: this start meets it, and no index of the device has it.
-fn foreign(met: Digest) -> Vec<Digest> {
+pub(crate) fn foreign(met: Digest) -> Vec<Digest> {
     vec![met, [0xaa; 32]]
 }
 
@@ -196,7 +192,7 @@ fn name(path: &Path) -> String {
 }
 
 /// What is below the folder, not looking into what is found.
-fn found(folder: &Path, is_it: &dyn Fn(&Path) -> bool) -> Vec<PathBuf> {
+pub(crate) fn found(folder: &Path, is_it: &dyn Fn(&Path) -> bool) -> Vec<PathBuf> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -210,7 +206,10 @@ fn found(folder: &Path, is_it: &dyn Fn(&Path) -> bool) -> Vec<PathBuf> {
 }
 
 /// Counts the points that `work` reaches, and fails all from `cut` on.
-fn cut(cut: usize, work: impl FnOnce() -> copal::error::Result<()>) -> (usize, copal::error::Result<()>) {
+pub(crate) fn cut(
+    cut: usize,
+    work: impl FnOnce() -> copal::error::Result<()>,
+) -> (usize, copal::error::Result<()>) {
     let reached = Rc::new(Cell::new(0));
     let counter = reached.clone();
     let armed = crash_point::arm(move |_, _| {
@@ -496,125 +495,6 @@ fn a_passphrase_is_replaced_and_the_spare_never_has_the_new_one() {
     }
 }
 
-/// What somebody without a password does to the TPM of a device that is switched off, who then starts it from a disk of their own: the signed programs and
-/// policies are this device's, the passphrase and all other programs are theirs.
-#[derive(Debug, Clone, Copy)]
-struct Attack {
-    index: u32,
-    /// Whether the disk has the device's lists, or only one for the index of the attack.
-    shows_lists: bool,
-}
-
-const ATTACKS: [Attack; 4] = [
-    Attack { index: INDEX, shows_lists: true },
-    Attack { index: INDEX, shows_lists: false },
-    Attack { index: SPARE, shows_lists: true },
-    Attack { index: SPARE, shows_lists: false },
-];
-
-const THEIRS: [u8; 32] = *b"the passphrase of someone else..";
-
-impl Attack {
-    fn make(self, device: &mut Device) {
-        let list = match device.policies().current().map(|list| list.branches()) {
-            Ok(list) if self.shows_lists && !list.is_empty() => list,
-            _ => foreign(device.met()),
-        };
-        let mut tpm = device.emulated.tpm();
-        tpm.remove(self.index).unwrap();
-        tpm.store(self.index, &policy::any(&list), &(&THEIRS).into()).unwrap();
-        drop(tpm);
-        if !self.shows_lists {
-            device.partition = tempfile::tempdir().unwrap();
-            let folder = device.partition.path().join("policies.theirs");
-            std::fs::create_dir(&folder).unwrap();
-            for (n, branch) in list.iter().enumerate() {
-                std::fs::write(folder.join(format!("policy.{n}")), branch).unwrap();
-            }
-        }
-        device.emulated.restart();
-    }
-}
-
-#[test]
-fn a_disk_of_somebody_else_reads_nothing_from_the_tpm() {
-    let test = "a_disk_of_somebody_else_reads_nothing_from_the_tpm";
-    let Some(emulated) = Emulated::new(test) else { return };
-    let mut device = Device { emulated, partition: tempfile::tempdir().unwrap() };
-    // At rest, as copal installs now and as it did; and within each step of a change.
-    let mut points = Vec::new();
-    for (kind, change) in CHANGES.into_iter().enumerate() {
-        device.begin(change);
-        let (total, done) = cut(usize::MAX, || device.change(change));
-        done.unwrap();
-        points.extend((0..=total).flat_map(|n| ATTACKS.map(|attack| (kind, n, attack))));
-    }
-    let (mut started, mut tried) = (0, 0);
-    for case in cases("secure-boot", test, points.len(), 16) {
-        let (kind, n, attack) = points[case];
-        let what = format!("{:?}, cut at {n}, {attack:?}", CHANGES[kind]);
-        device.begin(CHANGES[kind]);
-        drop(cut(n, || device.change(CHANGES[kind])));
-        attack.make(&mut device);
-        started += usize::from(device.start(&[&THEIRS]).is_ok());
-        assert!(![INDEX, SPARE].iter().any(|index| device.gives(*index, &SECRET)), "{what}");
-        device.emulated.restart();
-        tried += 1;
-    }
-    println!(
-        "{tried} of {} attacks: {started} start their disk, and none reads the passphrase",
-        points.len()
-    );
-}
-
-#[test]
-fn a_start_leaves_one_index_by_what_has_opened_the_disk() {
-    let test = "a_start_leaves_one_index_by_what_has_opened_the_disk";
-    let Some(emulated) = Emulated::new(test) else { return };
-    let mut device = Device { emulated, partition: tempfile::tempdir().unwrap() };
-    let older = Change { before: Before::Older, others: (1, 1) };
-
-    // An older copal's own: the partition is not written.
-    device.begin(older);
-    let before = found(device.partition.path(), &|path| path.is_file());
-    device.start(&[&SECRET]).unwrap();
-    assert!(!device.has_spare() && device.unlocks_by_scripts());
-    assert_eq!(found(device.partition.path(), &|path| path.is_file()), before);
-
-    // The first index is gone, or for another start.
-    for other in [None, Some([[0xee; 32]])] {
-        device.begin(older);
-        let mut tpm = device.emulated.tpm();
-        tpm.remove(INDEX).unwrap();
-        if let Some(other) = other {
-            tpm.store(INDEX, &policy::any(&other), &(&SECRET).into()).unwrap();
-        }
-        drop(tpm);
-        device.start(&[&SECRET]).unwrap();
-        assert!(!device.has_spare() && device.unlocks_by_scripts());
-    }
-
-    // An older copal's recovery that was cut off: all partitions take both, or not.
-    let two = |device: &Device| {
-        let list = branches(device.met(), 1);
-        device.emulated.tpm().store(SPARE, &policy::any(&list), &(&THEIRS).into()).unwrap();
-    };
-    device.begin(older);
-    two(&device);
-    assert!(seal::read(&mut device.emulated.tpm(), &device.policies()).is_err());
-    device.start(&[&SECRET, &THEIRS]).unwrap();
-    assert!(!device.has_spare() && device.unlocks_by_scripts());
-    for known in [&SECRET, &THEIRS] {
-        device.begin(older);
-        two(&device);
-        let e = device.start(&[known]).unwrap_err();
-        assert!(e.code() == Code::WouldNotUnlock && e.message().contains("two passphrases"), "{e}");
-        assert!(!device.gives(INDEX, &SECRET) && !device.gives(SPARE, &THEIRS), "closed");
-        device.emulated.restart();
-        assert!(device.gives(INDEX, &SECRET) && device.gives(SPARE, &THEIRS), "nothing is changed");
-    }
-}
-
 #[test]
 fn a_state_that_no_branch_names_does_not_give_the_passphrase() {
     let Some(emulated) = Emulated::new("a_state_that_no_branch_names_does_not_give_the_passphrase") else {
@@ -687,89 +567,6 @@ fn a_start_that_is_not_unlocked_says_which_pcr_differs() {
             assert_eq!(count > 0, pcr == differing, "{message}");
         }
     }
-}
-
-#[test]
-fn a_start_that_asks_for_the_recovery_passphrase_gets_nothing_from_the_tpm() {
-    let test = "a_start_that_asks_for_the_recovery_passphrase_gets_nothing_from_the_tpm";
-    let Some(emulated) = Emulated::new(test) else { return };
-    let mut device = Device { emulated, partition: tempfile::tempdir().unwrap() };
-    device.begin(CHANGES[0]);
-    let read = |device: &Device| seal::read(&mut device.emulated.tpm(), &device.policies());
-    read(&device).unwrap();
-    seal::close(&mut device.emulated.tpm()).unwrap();
-    assert_eq!(read(&device).unwrap_err().code().as_str(), "would-not-unlock");
-    // What was measured before it is known from the log.
-    let firmware = EventLog { events: vec![Event { pcr: 7, kind: 4, digest: [3; 32], data: Vec::new() }] };
-    let measured = firmware.replay(7);
-    let extended = |value: [u8; 32]| -> [u8; 32] { Sha256::digest([value, seal::mark()].concat()).into() };
-    let of = |pcr7| pcr::before_extended(&firmware, &[[0; 32], [1; 32], [2; 32], pcr7], &seal::mark());
-    assert_eq!(of(measured), None);
-    for pcr7 in [extended(measured), extended(extended(measured))] {
-        assert_eq!(of(pcr7), Some([[0; 32], [1; 32], [2; 32], measured]));
-    }
-    assert_eq!(of([9; 32]), None);
-    device.emulated.restart();
-    read(&device).unwrap();
-}
-
-#[test]
-fn a_tpm_in_lockout_still_gives_the_passphrase() {
-    let Some(emulated) = Emulated::new("a_tpm_in_lockout_still_gives_the_passphrase") else { return };
-    let mut device = Device { emulated, partition: tempfile::tempdir().unwrap() };
-    device.begin(CHANGES[0]);
-    let met = device.met();
-    // Each switch-off after the use of a password counts as a wrong one.
-    let refused = (0..40).find_map(|_| {
-        let done = device.emulated.tpm().store(SPARE, &met, &(&SECRET).into());
-        device.emulated.restart();
-        done.err()
-    });
-    assert!(refused.unwrap().message().contains("lockout"));
-    assert_eq!(seal::read(&mut device.emulated.tpm(), &device.policies()).unwrap().secret.bytes(), &SECRET);
-    // A spare that was left is removed, without a password.
-    assert!(device.has_spare());
-    device.start(&[&SECRET]).unwrap();
-    assert!(!device.has_spare() && device.unlocks_by_scripts());
-}
-
-/// The TPM defines an index in lockout, and does not write it.
-#[test]
-fn in_lockout_the_spare_alone_unlocks_each_start_and_no_other_disk() {
-    let test = "in_lockout_the_spare_alone_unlocks_each_start_and_no_other_disk";
-    let Some(emulated) = Emulated::new(test) else { return };
-    let mut device = Device { emulated, partition: tempfile::tempdir().unwrap() };
-    let older = Change { before: Before::Older, others: (1, 1) };
-    device.begin(older);
-    let met = device.met();
-    let lock_out = |device: &mut Device| {
-        let refused = (0..40).any(|_| {
-            let done = device.emulated.tpm().store(0x0150_0008, &met, &(&SECRET).into());
-            device.emulated.restart();
-            done.is_err()
-        });
-        assert!(refused);
-    };
-    lock_out(&mut device);
-    // A power cut has left the spare alone.
-    device.emulated.tpm().remove(INDEX).unwrap();
-    for _ in 0..2 {
-        device.start(&[&SECRET]).unwrap();
-        assert!(device.has_spare() && !device.gives(INDEX, &SECRET));
-        device.emulated.restart();
-    }
-    device.emulated.end_lockout();
-    device.start(&[&SECRET]).unwrap();
-    assert!(!device.has_spare() && device.unlocks_by_scripts());
-
-    // The same lockout, by somebody who has made the spare: the first index, whose list their disk does not have, is gone before it starts.
-    device.begin(Change { before: Before::Installed, others: (1, 1) });
-    let attack = Attack { index: SPARE, shows_lists: false };
-    attack.make(&mut device);
-    lock_out(&mut device);
-    device.start(&[&THEIRS]).unwrap();
-    assert!(![INDEX, SPARE].iter().any(|index| device.gives(*index, &SECRET)));
-    device.emulated.end_lockout();
 }
 
 /// A damaged file system may show a file of any length.

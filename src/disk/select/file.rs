@@ -85,8 +85,8 @@ pub(crate) fn refuse_without_space(target: &Target, data: u64) -> Result<()> {
     // linux/magic.h; nix has no name for it with musl.
     const XFS_SUPER_MAGIC: FsType = FsType(0x5846_5342);
     const PLAIN: [FsType; 4] = [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, TMPFS_MAGIC, MSDOS_SUPER_MAGIC];
-    let folder = target.node.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let Ok(stat) = statfs(folder) else { return Ok(()) };
+    let dir = target.node.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let Ok(stat) = statfs(dir) else { return Ok(()) };
     // A tmpfs without a limit has no blocks.
     if stat.blocks() == 0 || !PLAIN.contains(&stat.filesystem_type()) {
         return Ok(());

@@ -263,7 +263,7 @@ impl SecureBoot {
         tpm.passphrase()
     }
 
-    /// Once the old disk is gone. At rest there is no spare: that of an older copal, for the old disk, is removed first.
+    /// Seals the passphrase in the TPM, after the old disk was cleared. First removes the spare index that an older copal may have made for that disk.
     pub(super) fn store(&self, paths: &Paths, secret: &Secret) -> Result<()> {
         let mut tpm = open(paths)?;
         let stored =
