@@ -98,7 +98,7 @@ impl Hasher {
 impl Bmap {
     pub fn parse(bytes: &[u8]) -> Result<Bmap, String> {
         if bytes.len() > MAX_BYTES {
-            return Err(format!("it has more than {} MiB", MAX_BYTES >> 20));
+            return Err(format!("it has more than {MAX_BYTES} bytes"));
         }
         let text = std::str::from_utf8(bytes).map_err(|e| format!("it is not text: {e}"))?;
         check_cost(text)?;
