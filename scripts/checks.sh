@@ -1,8 +1,6 @@
 # shellcheck shell=sh
 # Lint and tests, for ./dev. Sourced after lib.sh.
 
-FARM_LOG=target/farm.log
-
 # check NAME COMMAND…: one check of the summary, with its time.
 check() {
     name=$1
@@ -71,30 +69,34 @@ advisories() {
     fi
 }
 
-# lint: all that a commit may break within a minute or two.
-lint() {
-    say "format, words, shell scripts"
-    check "cargo fmt" run 120 cargo fmt --check
+# lint_texts: all that a commit may break and that needs no compiler.
+lint_texts() {
+    say "words, shell scripts, recipes"
     check "words of the glossary" run 60 python3 scripts/words.py
     check "shellcheck" run 120 shellcheck -x dev .ci/run scripts/*.sh scripts/prove/part.sh src/install/*.sh hooks/* tests/hooks/*.sh tests/update/*.sh tests/kit/plugins/trace.sh \
         tests/kit/plugins/rpi/* tests/kit/plugins/imx/* tests/kit/plugins/helpers/* tests/kit/plugins/tools/* \
         qemu/*.sh qemu/*-init qemu/system/usr/local/sbin/* qemu/os/rootfs/usr/lib/board-agent/* qemu/os/initramfs/init* qemu/os/initramfs-secure/[eku]* \
         qemu/os/hostapp-secure/usr/libexec/* qemu/os/scripts/* qemu/os/suite/usr/bin/* qemu/os/suite/usr/lib/balena/* qemu/os/shell/usr/bin/* qemu/os/flasher-secure/usr/sbin/* qemu/os/before-copal/* recipes/pin recipes/check-layer
     check "the tests of ./dev itself" unit_tests scripts/tests scripts
-    say "clippy"
+    check "tests of the board farm" unit_tests qemu/farm/tests qemu/farm
+    check "the boards' grub.cfg" check_grub
+    layer
+}
+
+# lint_sources: what the compiler says of the sources.
+lint_sources() {
+    say "format and clippy"
+    check "cargo fmt" run 120 cargo fmt --check
     check "cargo clippy" run 1500 cargo clippy --locked --all-targets -- -D warnings
     # With a library that is not there: it is for the linker, and nothing is linked here.
     check "clippy of the fuzz targets" run 600 env CUSTOM_LIBFUZZER_PATH=/nonexistent/libfuzzer.a \
         cargo clippy --manifest-path fuzz/Cargo.toml --target-dir target --locked --bins -- -D warnings
-    say "what virtual boards start with"
-    check "the boards' grub.cfg" check_grub
     at="--manifest-path qemu/init/Cargo.toml --target-dir target/boards-init"
     check "format of the boards' init" run 60 cargo fmt --manifest-path qemu/init/Cargo.toml --check
     # shellcheck disable=SC2086 # a list of words
     check "clippy of the boards' init" run 300 cargo clippy $at --locked --all-targets -- -D warnings
     # shellcheck disable=SC2086
     check "tests of the boards' init" run 300 cargo test $at --locked --quiet
-    layer
 }
 
 # GRUB's own parser takes each of the boards' files.
@@ -109,7 +111,7 @@ check_grub() {
 
 # layer: recipes of the Yocto layer. Its configuration says which rules are left out, and why.
 layer() {
-    say "recipes"
+    need_oelint
     recipes=$(find recipes -name layer.conf -o -name '*.bb' -o -name '*.bbappend' -o -name '*.bbclass' | sort)
     # shellcheck disable=SC2086 # a list of words
     check "oelint-adv" run 300 env OELINT_CONFIG="$TOP/recipes/.oelint.cfg" "$OELINT_ADV" --release wrynose --quiet --relpaths $recipes
@@ -158,42 +160,43 @@ coverage() {
     result note "line coverage: $covered"
 }
 
-# unit_tests FOLDER TOP: tests in Python of the farm, or of ./dev itself; what they skip is not run.
+# unit_tests DIRECTORY TOP [PATTERN]: tests in Python of the farm, or of ./dev itself; what they skip is not run, or left to a part of ./dev prove.
 unit_tests() {
     status=0
-    run 600 python3 -B -m unittest discover -v -s "$1" -t "$2" >"$TMP/unit-tests" 2>&1 || status=$?
+    run 600 python3 -B -m unittest discover -v -s "$1" -t "$2" -p "${3:-test*.py}" >"$TMP/unit-tests" 2>&1 || status=$?
     sed -n "s/^.* skipped [\"']not run: \(.*\)[\"']$/\1/p" "$TMP/unit-tests" | while read -r why; do result not-run "$why"; done
+    sed -n "s/^.* skipped [\"']left to prove: \([a-z0-9-]*\): \(.*\)[\"']$/left\t\1\t\2/p" "$TMP/unit-tests" >>"$COPAL_RESULTS"
     [ "$status" -eq 0 ] || cat "$TMP/unit-tests"
     return "$status"
 }
 
-# farm_begins SECONDS: scenarios on virtual boards, in the background; after so many seconds only those begin that always run. Until
-# farm_ends it takes one processor: other work goes on.
-farm_begins() {
-    export COPAL_DIST="$TOP/$DIST"
-    say "scenarios on virtual boards, beside what follows: $FARM_LOG"
+# begin LOG SECONDS COMMAND…: a step beside what follows, which reports its own results; `joined` shows what it has printed.
+begin() {
+    log=target/$1.log seconds=$2
+    shift 2
+    say "beside what follows, in $log: $*"
     mkdir -p target
-    BESIDE=$TMP/beside
-    : >"$BESIDE"
-    FARM_BEGAN=$(date +%s)
-    seed=$(($(python3 -B scripts/prove seed) % 4294967296))
-    # It ends by itself, with its table, before its time is over.
-    left=$((DEADLINE - FARM_BEGAN - 60))
-    python3 -B scripts/prove/step.py "$((left + 45))" python3 -B qemu/farm run --chosen --start-within "$1" --deadline "$left" --beside "$BESIDE" \
-        --seed "$seed" >"$FARM_LOG" 2>&1 &
-    BACKGROUND=$!
+    python3 -B scripts/prove/step.py "$seconds" "$@" >"$log" 2>&1 &
+    BACKGROUND="$BACKGROUND $!"
+    LOGS="$LOGS $log"
 }
+LOGS=
 
-# farm_ends: shows what the farm has done and does.
-farm_ends() {
-    say "scenarios on virtual boards"
-    rm "$BESIDE"
-    tail -n +1 -f --pid="$BACKGROUND" "$FARM_LOG"
-    farm_status=0
-    wait "$BACKGROUND" || farm_status=$?
+# joined: waits for these steps, and shows them.
+joined() {
+    for one in $BACKGROUND; do
+        # shellcheck disable=SC2086 # a list of words
+        set -- $LOGS
+        log=$1
+        shift
+        LOGS=$*
+        say "$log"
+        tail -n +1 -f --pid="$one" "$log"
+        ended=0
+        wait "$one" || ended=$?
+        [ "$ended" -eq 0 ] || result failed "$log" "it ended with $ended"
+    done
     BACKGROUND=
-    result step "$(($(date +%s) - FARM_BEGAN))" "scenarios on virtual boards, beside the others"
-    grep -q '^farm result: ' "$FARM_LOG" || result failed "run of the board farm" "it ended with $farm_status: see $FARM_LOG"
 }
 
 # summary COMMAND: the counts and the verdict; ends the script.

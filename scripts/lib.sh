@@ -302,11 +302,11 @@ need_tools() {
     done
 }
 
-# want_guests: what tests/guest needs, in the cache. Tests that need a part that cannot be made say so.
+# want_guests PART…: what virtual machines need, or these parts of it, in the cache. Tests that need a part that cannot be made say so.
 want_guests() {
     say "guest preparation"
     export COPAL_GUESTS="$CACHE/guests"
-    run 900 qemu/prepare.sh "$COPAL_GUESTS" || echo "dev: not every part of the guests is there (see above): tests that need it will say so" >&2
+    run 900 qemu/prepare.sh "$COPAL_GUESTS" "$@" || echo "dev: not every part of the guests is there (see above): tests that need it will say so" >&2
 }
 
 # --- Rust -------------------------------------------------------------------------------------------------------------
@@ -454,20 +454,11 @@ build_static() {
     [ -z "$NOT_BUILT" ] || result note "$NOT_BUILT"
 }
 
-# first_static TARGET: that one only, and the pages beside it: the link of a static binary keeps one processor busy.
-first_static() {
-    rm -f "$DIST"/copal-*
-    static_cargo "$1" >"$TMP/first-static" 2>&1 &
-    first=$!
-    status=0
-    pages || status=1
-    wait "$first" || status=1
-    cat "$TMP/first-static"
-    [ "$status" -eq 0 ] && publish "$1"
+# quick_static: the first of BUILD_TARGETS, for the tests.
+quick_static() {
+    # shellcheck disable=SC2086 # one word
+    static_cargo $BUILD_TARGETS && publish "${BUILD_TARGETS# }"
 }
-
-# other_static TARGET: the other one.
-other_static() { static_cargo "$1" && publish "$1"; }
 
 # build_native: the static binary for this machine; sets COPAL to its path.
 build_native() {
@@ -483,8 +474,8 @@ TMP=$(mktemp -d "${TMPDIR:-/tmp}/copal-dev.XXXXXX")
 # What steps report, for the summary. A part of ./dev prove adds to that of its caller.
 export COPAL_RESULTS="${COPAL_RESULTS:-$TMP/results}"
 : >>"$COPAL_RESULTS"
-# What runs in the background: the scenarios of scripts/checks.sh, which end their guests and are killed where they do not; for the demo, the
-# preparation of a virtual board.
+# What runs in the background: steps of ./dev test, which end their guests and are killed where they do not; for the demo, the preparation of a
+# virtual board.
 BACKGROUND=
 end_background() {
     for one in $BACKGROUND; do

@@ -85,14 +85,14 @@ For the virtual board it lacks:$LACKS"
     echo "dev: the demo will end after the flash: this machine can have no virtual board.$LACKS" >&2
 }
 
-# machine_for_tests: fails where they cannot run as they should.
+# machine_for_tests TARGET FARM: fails where they cannot run as they should; MiB for target and for the boards' images and states.
 machine_for_tests() {
     [ "$(id -u)" -ne 0 ] || ask_root_rights
     ask_memory 4000
-    ask_disk "$TOP/target/debug" "$TOP/target" 9000
+    ask_disk "$TOP/target/debug" "$TOP/target" "$1"
     ask_disk "$CARGO_HOME/bin/cargo" "$CARGO_HOME" 2500
     ask_disk "$CACHE/guests/system" "$CACHE" 4000
-    ask_disk "$CACHE/farm/states" "$CACHE/farm" 12000
+    ask_disk "$CACHE/farm/states" "$CACHE/farm" "$2"
     ask_disks
     [ -z "$LACKS" ] || fail "this machine lacks what the tests need:$LACKS"
 }

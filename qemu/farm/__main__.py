@@ -21,7 +21,6 @@ from pathlib import Path
 from types import FrameType
 
 import board as boards
-import choice
 import demo
 import leviathan
 import machine as machines
@@ -40,8 +39,6 @@ from scenario import Scenario
 
 PRINTING = threading.Lock()
 BEGUN = time.monotonic()
-# The state of a run that another command is left to make, for want of time.
-LEFT = "left"
 # Exit code where this machine lacks what is needed; the usual one for tests that are skipped.
 NOT_RUN = 77
 
@@ -57,15 +54,11 @@ def speaker(name: str) -> Callable[[str], None]:
     return lambda text: say(f"{time.monotonic() - BEGUN:7.1f} s  {name}: {text}")
 
 
-def choose(words: list[str], wanted_boards: list[str], chosen: bool = False) -> list[tuple[Scenario, str]]:
-    """The runs asked for: `NAME`, `NAME@BOARD`, `@BOARD`; everything where nothing is said; `chosen`: those of this commit. All files are
-    read, so that none is broken."""
+def choose(words: list[str], wanted_boards: list[str]) -> list[tuple[Scenario, str]]:
+    """The runs asked for: `NAME`, `NAME@BOARD`, `@BOARD`; everything where nothing is said. All files are read, so that none is broken."""
     known = boards.names()
     runner.checked()
     found = {scenario.name: scenario for scenario in scenarios.all_in(place.SCENARIOS, known)}
-    if chosen:
-        here = [scenario.name for scenario in found.values() if choice.BOARD in scenario.boards]
-        words = choice.choice(here, choice.changed(), choice.commits(), choice.table())
     runs: list[tuple[Scenario, str]] = []
     for word in words or [""]:
         name, _, board = word.partition("@")
@@ -100,31 +93,22 @@ def one(scenario: Scenario, board: str, seed: int) -> Result:
 
 def run(options: argparse.Namespace) -> int:
     """Runs scenarios, side by side, and sums up."""
-    runs = choose(options.scenario, options.board, options.chosen) * options.repeat
+    runs = choose(options.scenario, options.board) * options.repeat
     place.need_space(len({board for _, board in runs}))
-    place.BESIDE[:] = [options.beside] if options.beside else []
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
     say(f"{len(runs)} runs, {options.jobs} at a time, --seed {seed}")
     waiting: queue.Queue[tuple[int, Scenario, str]] = queue.Queue()
-    # The longest first: with short ones left, the places fall empty at the same time. Where only some may come to their turn,
-    # as they were asked for.
-    for number, (scenario, board) in sorted(enumerate(runs), key=lambda run: 0 if options.start_within is not None else -run[1][0].work(run[1][1])):
+    # The longest first: with short ones left, the places fall empty at the same time.
+    for number, (scenario, board) in sorted(enumerate(runs), key=lambda run: -run[1][0].work(run[1][1])):
         waiting.put((number, scenario, board))
     results: list[Result | None] = [None] * len(runs)
 
-    def work(first: bool) -> None:
+    def work() -> None:
         while not place.STOPPED.is_set():
-            if not first and options.beside and options.beside.exists():
-                time.sleep(0.5)
-                continue
             try:
                 number, scenario, board = waiting.get_nowait()
             except queue.Empty:
                 return
-            late = options.start_within is not None and time.monotonic() - BEGUN > options.start_within
-            if late and not (options.chosen and f"{scenario.name}@{board}" in choice.ALWAYS):
-                results[number] = Result(scenario.name, board, 0, LEFT)
-                continue
             # A repeated run is to be another one.
             result = one(scenario, board, seed + number)
             results[number] = result
@@ -132,17 +116,11 @@ def run(options: argparse.Namespace) -> int:
             if result.why and result.state == "failed":
                 say(result.why)
 
-    threads = [threading.Thread(target=work, args=(number == 0,)) for number in range(options.jobs)]
+    threads = [threading.Thread(target=work) for _ in range(options.jobs)]
     for thread in threads:
         thread.start()
-    end = BEGUN + options.deadline if options.deadline else None
-    over = False
-    while any(thread.is_alive() for thread in threads):
-        time.sleep(0.1)
-        if end is not None and time.monotonic() > end and not over:
-            over = True
-            say(f"the deadline of {options.deadline:.0f} s is over: ending what runs")
-            machines.stop_all()
+    for thread in threads:
+        thread.join()
     return summary(runs, results)
 
 
@@ -182,8 +160,6 @@ def report(runs: list[tuple[Scenario, str]], results: list[Result | None]) -> No
             add("failed", name, "no time was left for it")
         elif result.state == "not run":
             add("not-run", f"{scenario.name} on {board}: {result.why}")
-        elif result.state == LEFT:
-            add("left", board, scenario.name)
         else:
             add("scenario", f"{result.seconds:.1f}", name, result.state)
             add(result.state, name, *([result.why.splitlines()[0]] if result.why and result.state == "failed" else []))
@@ -273,7 +249,7 @@ def greeting() -> bytes:
 
 def run_demo(options: argparse.Namespace) -> int:
     """Install, update and rollback, to watch."""
-    scenario = scenarios.load(place.TOP / "qemu/demo.scenario", boards.names())
+    scenario = scenarios.load(place.SCENARIOS / "demo.scenario", boards.names())
     board = boards.load(scenario.boards[0])
     place.need_space(1, place.DEMO_SPACE)
     # What takes long and has nothing to show.
@@ -378,12 +354,8 @@ def main() -> int:
     at.add_argument("scenario", nargs="*", help="NAME, NAME@BOARD or @BOARD; all where nothing is said")
     at.add_argument("--board", action="append", default=[], help="on this board only (may be repeated)")
     at.add_argument("--jobs", type=int, default=2, help="guests side by side (2)")
-    at.add_argument("--beside", type=Path, help="one guest only, as long as this file is there: other work goes on")
-    at.add_argument("--chosen", action="store_true", help="those of ./dev test on this commit (qemu/farm/choice.py)")
-    at.add_argument("--start-within", type=float, help="seconds after which none begins; with --chosen, only those that always run")
     at.add_argument("--repeat", type=int, default=1, help="run everything that often")
     at.add_argument("--seed", type=int, help="of the power cuts; one that failed says which it was")
-    at.add_argument("--deadline", type=float, help="seconds after which everything ends")
     at.set_defaults(function=run)
     at = commands.add_parser("shell", help="a shell in a board")
     at.add_argument("board")

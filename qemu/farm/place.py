@@ -18,9 +18,6 @@ SCENARIOS = TOP / "qemu/scenarios"
 # Everything is to end: who waits fails.
 STOPPED = threading.Event()
 
-# The file that is there as long as other work goes on, the build of a binary among it; none where nothing does.
-BESIDE: list[Path] = []
-
 # Guests that run at the same time, over all programs of this user: each takes a processor. tests/guest counts them too.
 GUESTS = 2
 
@@ -81,13 +78,10 @@ def need_space(boards: int, each: int = SPACE) -> None:
 
 
 def binary(arch: str) -> Path:
-    """The static binary under test for that processor: that of ./dev build, or else that of ./dev demo. One that is still being built is
-    waited for."""
+    """The static binary under test for that processor: that of ./dev build, or else that of ./dev demo."""
     at = Path(os.environ.get("COPAL_DIST") or TOP / "target/dist") / f"copal-{arch}"
     if "COPAL_DIST" not in os.environ and not at.is_file() and (of_demo := TOP / "target/demo" / at.name).is_file():
         return of_demo
-    while BESIDE and BESIDE[0].exists() and not at.is_file() and not STOPPED.is_set():
-        time.sleep(1)
     if not at.is_file():
         raise FarmError(f"no {at}: run ./dev build")
     return at

@@ -2,7 +2,7 @@
 """The long proofs: everything exhaustive, everything slow, and what only changes when a dependency does.
 
     prove list                            the parts: their rows, and how many are done, stale, failed
-    prove run [--minutes N] [PART…]       rows that are due, of all parts or of these
+    prove run [--minutes N] [--rotate] [PART|ROW…]   rows that are due, of all parts or of these
     prove complete                        whether each row has passed with the inputs that it has now
     prove needs [PART…]                   `static` where rows of these parts are due that want the static binaries
     prove seed                            what samples are drawn with on this commit
@@ -21,12 +21,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import guards
 import inputs
 import record
 import results
 import run
 import suite
-from table import LIMIT, Part, Row, TableError, parts
+from table import LIMIT, Row, TableError, parts
 
 TOP = run.TOP
 PROVED = TOP / "scripts/proved.tsv"
@@ -60,30 +61,26 @@ def scenarios() -> dict[str, list[str]]:
     return found
 
 
-def chosen(named: list[str]) -> list[Part]:
-    """The parts that are named; all where none is."""
-    known = parts()
-    for name in named:
-        if name not in known and name != "all":
-            raise TableError(f"no part {name!r}; there are {', '.join(known)}, and all")
-    return [part for part in known.values() if part.name in named or "all" in named or (not named and part.name not in BY_NAME)]
-
-
 def rows_of(named: list[str]) -> list[Row]:
-    """Their rows."""
-    return [row for part in chosen(named) for row in part.rows(scenarios())]
+    """The rows of the parts that are named, and those that are named themselves; all where nothing is."""
+    known = parts()
+    rows = [row for part in known.values() for row in part.rows(scenarios())]
+    for name in named:
+        if name not in known and name != "all" and name not in {row.name for row in rows}:
+            raise TableError(f"no part and no row {name!r}; the parts are {', '.join(known)}, and all")
+    return [row for row in rows if {row.part, row.name, "all"} & set(named) or (not named and row.part not in BY_NAME)]
 
 
-def due_of(rows: list[Row], record_in: Path) -> list[Row]:
-    """Those that are due."""
-    return record.due(rows, record.read(record_in), {row: inputs.digest(row, TOP) for row in rows}, seed())
+def due_of(rows: list[Row], record_in: Path, rotate: bool = False) -> list[Row]:
+    """Those that are due. `rotate`: not the oldest first, but others at other commits."""
+    records, history = record.read(record_in), guards.History(TOP)
+    digests = {row: inputs.digest(row, TOP) for row in rows}
+    return record.due(rows, records, digests, guards.due(records, history, guards.table()), history.count() if rotate else None)
 
 
-def prove(rows: list[Row], end: float, record_in: Path, programs: Callable[[], dict[str, Path]], again: bool) -> bool:
-    """Runs what is due until that moment; whether nothing failed. `again`: all of them, if nothing is due."""
-    due = due_of(rows, record_in) or (rows if again else [])
+def prove(due: list[Row], end: float, record_in: Path, programs: Callable[[], dict[str, Path]]) -> bool:
+    """Runs rows until that moment; whether nothing failed."""
     commit, ok, ran = head(), True, 0
-    print(f"{len(due)} of {len(rows)} rows are due", flush=True)
     known = record.read(record_in)
     for row in due:
         left = end - time.monotonic()
@@ -122,14 +119,17 @@ def listing() -> None:
         whole = f"{seconds / 60:.0f}" + ("" if len(known) == len(rows) else f" for {len(known)} of them")
         counts = " ".join(f"{states.count(name):5}" for name in ("done", "stale", "failed"))
         print(f"  {part.name:14} {len(rows):5} {counts}   {oldest:11}  {whole}\n    {part.about}")
+    if late := guards.overdue(records, guards.History(TOP), guards.table()):
+        results.add("note", f"no run for {guards.RECENT} commits of what guards a changed directory: {', '.join(late)}")
 
 
 def main() -> int:
     """Reads the command line."""
     parser = argparse.ArgumentParser(prog="prove", description=__doc__.splitlines()[0])
     parser.add_argument("command", choices=["list", "run", "complete", "seed", "needs"])
-    parser.add_argument("part", nargs="*")
+    parser.add_argument("part", nargs="*", help="a part, or a row by its name")
     parser.add_argument("--minutes", type=float, default=2880)
+    parser.add_argument("--rotate", action="store_true", help="not the oldest first, but others at other commits: for a machine whose records are not kept")
     parser.add_argument("--record", type=Path, default=PROVED, help="the table of another checkout")
     options = parser.parse_args()
     if options.command == "seed":
@@ -151,8 +151,11 @@ def main() -> int:
     else:
         rows = rows_of(options.part)
         end = time.monotonic() + 60 * options.minutes
+        due = due_of(rows, options.record, options.rotate)
+        print(f"{len(due)} of {len(rows)} rows are due", flush=True)
         try:
-            return 0 if prove(rows, end, options.record, functools.cache(suite.compiled), bool(options.part)) else results.REPORTED
+            # What is named runs also where nothing of it is due.
+            return 0 if prove(due or (rows if options.part else []), end, options.record, functools.cache(suite.compiled)) else results.REPORTED
         except suite.CompileError:
             results.add("failed", "the tests compile")
             return results.REPORTED

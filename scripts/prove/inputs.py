@@ -21,10 +21,11 @@ COMMANDS = {
     "advisories": ("Cargo.lock", "deny.toml"),
     "coverage": (*TOOLCHAIN, "tests/**/*"),
     "older-rust": TOOLCHAIN,
+    "u-boot-decisions": (*BOARDS, "qemu/farm/tests/test_uboot.py"),
     "fuzz": (*TOOLCHAIN, "fuzz/Cargo.toml", "fuzz/Cargo.lock", "scripts/fuzz.sh"),
 }
 #: Those of them that do not depend on the program.
-WITHOUT_PROGRAM = ("dependencies", "advisories")
+WITHOUT_PROGRAM = ("dependencies", "advisories", "u-boot-decisions")
 
 STRING = r'"(?:[^"\\]|\\.)*"'
 COMMENTS = {

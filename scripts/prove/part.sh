@@ -1,14 +1,19 @@
 #!/bin/sh
-# part.sh NAME: a part of ./dev prove that is no test program and no scenario. In the checkout's root; COPAL_RESULTS gets its results.
+# part.sh NAME: a step of ./dev that runs by itself: rows of ./dev prove that are no test and no scenario, and what ./dev test does beside the rest. In the checkout's root; COPAL_RESULTS gets its results.
 set -eu
 . scripts/lib.sh
 . scripts/checks.sh
 deadline 60
 case $1 in
+    texts) lint_texts ;;
     older-rust) older_rusts ;;
     dependencies) dependencies ;;
     advisories) advisories ;;
     coverage) coverage ;;
+    u-boot-decisions)
+        export COPAL_PROVE=qemu-aarch64
+        check "what U-Boot decides" unit_tests qemu/farm/tests qemu/farm test_uboot.py
+        ;;
     tamper) check "the farm notices a copal without $2" run 3500 python3 -B qemu/farm tamper "$2" ;;
     # Ten restarts after a power cut in an encrypted installation; each number has others.
     secure-cuts) check "the medium installs again after a power cut, $2" run 3500 python3 -B qemu/farm run secure-cuts --repeat 10 --seed "${2}000" ;;

@@ -6,8 +6,7 @@ import datetime
 import fcntl
 import os
 import platform
-import random
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,15 +70,19 @@ def state(record: Record | None, digest: str) -> str:
     return "done" if record.digest == digest else "stale"
 
 
-def due(rows: Iterable[Row], records: dict[str, Record], digests: dict[Row, str], seed: int) -> list[Row]:
-    """What is to be run, in this order: what failed, what has no record, what has changed; of each the oldest first, then as the seed has it: calls at
-    different commits see different rows."""
-    order = ["failed", "missing", "stale"]
-    found = [(state(records.get(row.name), digests[row]), row) for row in rows]
-    random.Random(seed).shuffle(found)
-
-    def place(item: tuple[str, Row]) -> tuple[int, str]:
-        known = records.get(item[1].name)
-        return order.index(item[0]), known.date if known else ""
-
-    return [row for _, row in sorted((item for item in found if item[0] in order), key=place)]
+def due(rows: Iterable[Row], records: dict[str, Record], digests: dict[Row, str], guards: Container[str] = (), turn: int | None = None) -> list[Row]:
+    """What is to be run, in this order: what failed, guards of what has changed, what has no record, what has changed; of each the oldest first. With
+    `turn`, for a machine whose records are not kept: of each as many further on as that number says."""
+    order = ["failed", "guard", "missing", "stale"]
+    found: dict[str, list[Row]] = {name: [] for name in order}
+    for row in rows:
+        known = state(records.get(row.name), digests[row])
+        if known != "done":
+            found["guard" if known != "failed" and row.name in guards else known].append(row)
+    for name, some in found.items():
+        if turn is None:
+            some.sort(key=lambda row: records[row.name].date if row.name in records else "")
+        elif some:
+            at = turn % len(some)
+            found[name] = some[at:] + some[:at]
+    return [row for name in order for row in found[name]]

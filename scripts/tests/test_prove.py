@@ -7,6 +7,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
+import guards
 import inputs
 import prove_main as prove
 import record
@@ -117,15 +118,72 @@ class Order(unittest.TestCase):
             known("done", "passed", 1, "now"), known("stale", "passed", 20, "then"), known("old", "passed", 10, "then"),
             # A failure stays one, whatever has changed since.
             known("failed", "failed", 12, "then"), known("failed-before", "failed", 11, "now"))}
-        for seed in range(5):
-            due = record.due(rows.values(), records, dict.fromkeys(rows.values(), "now"), seed)
-            self.assertEqual([one.name for one in due], ["failed-before", "failed", "new", "old", "stale"])
+        due = record.due(rows.values(), records, dict.fromkeys(rows.values(), "now"))
+        self.assertEqual([one.name for one in due], ["failed-before", "failed", "new", "old", "stale"])
+        # A guard of what has changed comes before the others, but not before a failure.
+        due = record.due(rows.values(), records, dict.fromkeys(rows.values(), "now"), {"stale", "failed", "done"})
+        self.assertEqual([one.name for one in due], ["failed-before", "failed", "stale", "new", "old"])
 
-    def test_rows_without_a_record_come_in_another_order_at_another_commit(self) -> None:
-        rows = [row(str(n)) for n in range(20)]
-        first, other = ([one.name for one in record.due(rows, {}, dict.fromkeys(rows, ""), seed)] for seed in (1, 2))
-        self.assertNotEqual(first, other)
-        self.assertEqual(sorted(first), sorted(other))
+    def test_where_records_are_not_kept_other_rows_come_first_at_each_commit(self) -> None:
+        rows = [row(str(n)) for n in range(5)]
+        for turn in range(12):
+            names = [one.name for one in record.due(rows, {}, dict.fromkeys(rows, ""), turn=turn)]
+            self.assertEqual((names[0], sorted(names)), (str(turn % 5), ["0", "1", "2", "3", "4"]))
+
+
+class Guards(unittest.TestCase):
+    def setUp(self) -> None:
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.top = Path(directory.name)
+        self.history = guards.History(self.top)
+        self.history.git("init", "--quiet")
+
+    def commit(self, path: str, text: str) -> str:
+        (self.top / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.top / path).write_text(text)
+        self.history.git("add", "-A")
+        self.history.git("-c", "user.name=x", "-c", "user.email=x@x", "commit", "--quiet", "--allow-empty", "-m", "x")
+        return self.history.git("rev-parse", "HEAD").stdout.strip()[:12]
+
+    def records(self, **commits: str) -> dict[str, record.Record]:
+        return {name: record.Record(name, "passed", commit, "2026-11-01", 1, "m", "d") for name, commit in commits.items()}
+
+    def test_a_guard_is_due_from_a_change_of_its_directory_until_its_next_record(self) -> None:
+        known = {"src/a": ["one", "both"], "src/b": ["two", "both"], "src/c": ["never"]}
+        before = self.commit("src/a/mod.rs", "1")
+        records = self.records(one=before, two=before, both=before, never=before)
+        self.assertEqual(guards.due(records, self.history, known), set())
+        after = self.commit("src/b/mod.rs", "1")
+        self.assertEqual(guards.due(records, self.history, known), {"two", "both"})
+        self.assertEqual(guards.due({**records, **self.records(two=after)}, self.history, known), {"both"})
+        # Of a commit that was rewritten nothing is known.
+        self.assertEqual(guards.due(records | self.records(one="0123456789ab"), self.history, known), {"one", "two", "both"})
+        del records["never"]
+        self.assertIn("never", guards.due(records, self.history, known))
+
+    def test_one_that_has_not_run_for_long_is_named(self) -> None:
+        known = {"src/a": ["changed"], "src/b": ["same"], "src/c": ["none"]}
+        before = self.commit("src/a/mod.rs", "0")
+        for n in range(1, guards.RECENT + 1):
+            self.commit("src/a/mod.rs", str(n))
+        records = self.records(changed=before, same=before)
+        self.assertEqual(guards.overdue(records, self.history, known), ["none"])
+        self.commit("README.md", "x")
+        self.assertEqual(guards.overdue(records, self.history, known), ["changed", "none"])
+
+    def test_the_table_has_each_directory_of_the_program_and_rows_that_there_are(self) -> None:
+        known = guards.table()
+        wanted = {f"src/{path.name}" for path in (run.TOP / "src").iterdir() if path.is_dir()}
+        self.assertEqual(set(known), wanted | {"hooks", "systemd", "qemu/os", "recipes"})
+        self.assertEqual({name for names in known.values() for name in names} - {one.name for one in prove.rows_of(["all"])}, set())
+
+    def test_a_line_without_a_row_or_for_a_directory_that_has_one_is_refused(self) -> None:
+        for text in ("src/a\n", "src/a\tflash\nsrc/a\tflash\n"):
+            path = self.top / "guards.tsv"
+            path.write_text(text)
+            with self.assertRaises(table.TableError):
+                guards.table(path)
 
 
 class Runs(unittest.TestCase):
@@ -156,7 +214,8 @@ class Runs(unittest.TestCase):
     def prove(self, again: bool = False, end: float = LATER) -> bool:
         self.ran.clear()
         with mock.patch("builtins.print"):
-            return prove.prove(self.rows, end, self.proved, dict, again)
+            due = prove.due_of(self.rows, self.proved)
+            return prove.prove(due or (self.rows if again else []), end, self.proved, dict)
 
     def recorded(self) -> dict[str, str]:
         return {name: one.result for name, one in record.read(self.proved).items()}

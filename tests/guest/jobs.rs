@@ -9,8 +9,8 @@ unit=$(sed 's,.*/,,' /proc/self/cgroup)
 echo "$unit" >>/run/hooks
 until [ -e /run/go ]; do
     if [ "$(systemctl is-system-running)" = stopping ]; then
-        busctl --system call org.freedesktop.systemd1 /org/freedesktop/systemd1 \
-            org.freedesktop.systemd1.Manager StartUnit ss copal-job@99.service fail 2>&1 | grep -o 'is destructive' >>/host/refused
+        busctl --system --timeout=120 call org.freedesktop.systemd1 /org/freedesktop/systemd1 \
+            org.freedesktop.systemd1.Manager StartUnit ss copal-job@99.service fail >>/host/refused 2>&1
         # Other units have the time to stop before this one, if nothing keeps them.
         sleep 5
         for point in /mnt/boot /mnt/state; do
@@ -121,7 +121,7 @@ fn a_job_survives_its_client_the_service_and_the_bus_and_ends_in_order() {
         "/mnt/boot is mounted\n/mnt/state is mounted\nthe boot count is there\n"
     );
     // A client says `busy` then.
-    assert_eq!(outcome.file("refused"), "is destructive\n");
+    assert!(outcome.file("refused").contains("is destructive"), "{}", outcome.file("refused"));
     assert_eq!(outcome.ending, Shutdown::Rebooted, "{}", outcome.console);
     assert_eq!(boot_file(&at("disk"), "bootcount.env"), "", "cleared after the job");
 }

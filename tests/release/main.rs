@@ -8,6 +8,10 @@ mod commit;
 mod contents;
 mod help;
 mod initramfs;
+#[path = "../kit"]
+mod kit {
+    pub mod prove;
+}
 mod layer;
 mod manual;
 #[path = "../../examples/pages.rs"]

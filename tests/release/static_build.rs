@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::kit::prove;
 use crate::top;
 
 /// Bytes a binary may have: it goes into initramfs images of 32 MiB.
@@ -132,49 +133,33 @@ fn starts(arch: &str) {
     assert!(is_one || (commit == "commit unknown" && !top().join(".git").exists()), "{said}");
 }
 
-#[test]
-fn x86_64_is_static_stripped_and_small() {
-    check(&binary("x86_64"), EM_X86_64);
+/// The points at which tests cut the program off are in the program that is built for tests, and in no other.
+fn has_crash_point(path: &Path) -> bool {
+    std::fs::read(path).unwrap().windows(12).any(|w| w == b"crash-point ")
 }
 
 #[test]
-fn aarch64_is_static_stripped_and_small() {
-    check(&binary("aarch64"), EM_AARCH64);
-}
-
-/// Built only where Rust has the target; `./dev build` says where it does not.
-#[test]
-fn armv7_is_static_stripped_and_small_where_it_was_built() {
-    let path = dist().join("copal-armv7");
-    if path.exists() {
-        check(&path, EM_ARM);
+fn the_binaries_of_a_release_are_static_and_small_and_start() {
+    const TEST: &str = "the_binaries_of_a_release_are_static_and_small_and_start";
+    if !prove::runs("release", TEST) {
+        return;
+    }
+    assert!(has_crash_point(Path::new(env!("CARGO_BIN_EXE_copal"))));
+    let mut made = vec![("x86_64", EM_X86_64), ("aarch64", EM_AARCH64)];
+    // Built only where Rust has the target; `./dev build` says where it does not.
+    if dist().join("copal-armv7").exists() {
+        made.push(("armv7", EM_ARM));
     } else {
         println!("armv7 was not built: see ./dev build");
     }
-}
-
-/// The points at which tests cut the program off are in the program that is built for tests, and in no other.
-#[test]
-fn no_release_has_a_crash_point() {
-    let has = |path: &Path| {
-        let data = std::fs::read(path).unwrap();
-        data.windows(12).any(|w| w == b"crash-point ")
-    };
-    assert!(has(Path::new(env!("CARGO_BIN_EXE_copal"))));
-    let armv7 = Some(dist().join("copal-armv7")).filter(|path| path.exists());
-    for path in [binary("x86_64"), binary("aarch64")].into_iter().chain(armv7) {
-        assert!(!has(&path), "{}", path.display());
+    for (arch, machine) in made {
+        let path = binary(arch);
+        check(&path, machine);
+        assert!(!has_crash_point(&path), "{}", path.display());
+        if machine != EM_ARM {
+            starts(arch);
+        }
     }
-}
-
-#[test]
-fn x86_64_starts() {
-    starts("x86_64");
-}
-
-#[test]
-fn aarch64_starts() {
-    starts("aarch64");
 }
 
 /// The checks above can fail: the program running this test is dynamically linked and has symbols.

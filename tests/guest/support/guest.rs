@@ -126,11 +126,11 @@ impl Guest {
     /// A guest that boots the system on one of its disks: `root` is `LABEL=…`, `PARTLABEL=…`, `UUID=…` or a device.
     /// See [`super::System`] for such a disk. It ends when [`Guest::script`] has ended, or when something in it switches off.
     pub(crate) fn system(test: &str, root: &str) -> Option<Self> {
+        let guest = Self::small(test)?.append(&format!("root={root}")).memory(1024);
         if let Err(why) = host::part("system") {
             host::not_run(test, &why);
             return None;
         }
-        let guest = Self::small(test)?.append(&format!("root={root}")).memory(1024);
         Some(Self { system: true, ..guest })
     }
 

@@ -3,9 +3,10 @@
 use std::fs;
 
 use super::rig::{Backend, Rig, View};
+use super::runs;
 use super::shim::End;
 use super::system::{VOLUME, put};
-use super::updates::{UPDATE, can_run};
+use super::updates::UPDATE;
 
 /// What such a bootloader loads, from the root of that slot (`boot.script` of the iot-link: `boot/${fdtfile}`).
 const TREE: &str = "boot/bzImage";
@@ -36,7 +37,7 @@ fn update(rig: &Rig, kill_after: Option<usize>, cuts: bool) -> Vec<String> {
 
 #[test]
 fn the_device_tree_of_the_slot_is_there_after_every_change() {
-    if !can_run("the_device_tree_of_the_slot_is_there_after_every_change") {
+    if !runs("the_device_tree_of_the_slot_is_there_after_every_change") {
         return;
     }
     let rig = Rig::new(Backend::Uboot, &[]);

@@ -4,9 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use super::rig::{Backend, Rig, View};
+use super::runs;
 use super::shim::End;
 use super::system::{VOLUME, put};
-use super::updates::{UPDATE, can_run};
+use super::updates::UPDATE;
 use crate::kit::device_tree::model;
 
 /// What a bootloader loads from the root that it boots.
@@ -47,7 +48,7 @@ fn update(rig: &Rig, tree: &str, kill_after: Option<usize>, cuts: bool) -> Vec<S
 
 #[test]
 fn a_new_release_that_can_boot_has_the_tree_after_every_change() {
-    if !can_run("a_new_release_that_can_boot_has_the_tree_after_every_change") {
+    if !runs("a_new_release_that_can_boot_has_the_tree_after_every_change") {
         return;
     }
     let rig = Rig::new(Backend::Uboot, &[]);

@@ -2,8 +2,9 @@
 
 use super::judge::{Files, Root, Selection, judge, selection};
 use super::rig::{Backend, PLACES};
+use super::runs;
 use super::tree::Tree;
-use super::updates::{Bench, UPDATE, can_run, chosen};
+use super::updates::{Bench, UPDATE, chosen};
 use crate::kit::prove;
 
 /// Places where no boot file has been deployed yet.
@@ -67,7 +68,7 @@ fn every_place(test: &str, backend: Backend) {
 #[test]
 fn a_hook_that_fails_anywhere_is_undone_with_u_boot() {
     let test = "a_hook_that_fails_anywhere_is_undone_with_u_boot";
-    if can_run(test) {
+    if runs(test) {
         every_place(test, Backend::Uboot);
     }
 }
@@ -75,7 +76,7 @@ fn a_hook_that_fails_anywhere_is_undone_with_u_boot() {
 #[test]
 fn a_hook_that_fails_anywhere_is_undone_with_grub() {
     let test = "a_hook_that_fails_anywhere_is_undone_with_grub";
-    if can_run(test) {
+    if runs(test) {
         every_place(test, Backend::Grub);
     }
 }

@@ -5,15 +5,12 @@ use std::time::{Duration, Instant};
 
 use super::judge::{Root, Verdict, beginning, difference, ending, events, judge, unnamed};
 use super::rig::{Backend, Rig, View};
-use super::shim::{self, End};
+use super::runs;
+use super::shim::End;
 use super::tree::{Tree, plain};
-use crate::kit::{needs, prove};
+use crate::kit::prove;
 
 pub const UPDATE: [&str; 3] = ["hostapp-update", "-f", "/mnt/data/os.tar"];
-
-pub fn can_run(test: &str) -> bool {
-    needs::can_run(test) && shim::can_run(test)
-}
 
 /// One device, and how an undisturbed update ends there.
 pub struct Bench {
@@ -227,7 +224,7 @@ fn changes(test: &str, backend: Backend) {
 #[test]
 fn killed_after_any_change_of_an_update_with_u_boot() {
     let test = "killed_after_any_change_of_an_update_with_u_boot";
-    if can_run(test) {
+    if runs(test) {
         changes(test, Backend::Uboot);
     }
 }
@@ -235,7 +232,7 @@ fn killed_after_any_change_of_an_update_with_u_boot() {
 #[test]
 fn killed_after_any_change_of_an_update_with_grub() {
     let test = "killed_after_any_change_of_an_update_with_grub";
-    if can_run(test) {
+    if runs(test) {
         changes(test, Backend::Grub);
     }
 }
@@ -243,7 +240,7 @@ fn killed_after_any_change_of_an_update_with_grub() {
 #[test]
 fn killed_after_any_change_of_an_update_with_the_balena_bootloader() {
     let test = "killed_after_any_change_of_an_update_with_the_balena_bootloader";
-    if can_run(test) {
+    if runs(test) {
         changes(test, Backend::Balena);
     }
 }
@@ -290,7 +287,7 @@ fn recoveries(test: &str, backend: Backend) {
 #[test]
 fn killed_while_an_earlier_update_is_undone_with_u_boot() {
     let test = "killed_while_an_earlier_update_is_undone_with_u_boot";
-    if can_run(test) {
+    if runs(test) {
         recoveries(test, Backend::Uboot);
     }
 }
@@ -298,7 +295,7 @@ fn killed_while_an_earlier_update_is_undone_with_u_boot() {
 #[test]
 fn killed_while_an_earlier_update_is_undone_with_grub() {
     let test = "killed_while_an_earlier_update_is_undone_with_grub";
-    if can_run(test) {
+    if runs(test) {
         recoveries(test, Backend::Grub);
     }
 }
