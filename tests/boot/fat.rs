@@ -13,7 +13,7 @@ use std::time::Duration;
 use copal::sys::crash_point::{self, Answer};
 use copal::sys::file::{self, ClusterMap, Folder, Obstacle, SweepResult};
 
-use crate::kit::needs::has;
+use crate::kit::needs::{has, needs};
 
 const TEMPORARY: &str = "CPL00001.TMP";
 const LONG: Duration = Duration::from_secs(60);
@@ -181,9 +181,7 @@ fn what_is_not_known_is_an_obstacle() {
 #[test]
 fn fsck_separates_them_without_a_loss() {
     let test = "fsck_separates_them_without_a_loss";
-    if !has(test, "fsck.fat") {
-        return;
-    }
+    needs!(|test| has(test, "fsck.fat"));
     every_kind(test, |fat| {
         let before = fat.read("::/vmlinuz");
         fat.start(SHORT, fat.first("::/vmlinuz") + 150);

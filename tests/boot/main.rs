@@ -4,6 +4,7 @@
 
 #[path = "../kit"]
 mod kit {
+    pub mod alone;
     pub mod device_tree;
     pub mod disk;
     pub mod files;

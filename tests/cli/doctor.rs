@@ -6,6 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::kit::needs::{is_root, needs};
 use crate::kit::tree::Tree;
 use crate::status::{copal, device, findings, finds, snapshot};
 
@@ -96,10 +97,7 @@ fn space(place: &str, kib: u32) -> (String, Value) {
 
 #[test]
 fn space_is_a_problem_where_an_update_would_stop_for_it() {
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("not run: space_is_a_problem_where_an_update_would_stop_for_it: needs root");
-        return;
-    }
+    needs!(is_root);
     assert_eq!(space("/mnt/state", 512), ("ok".into(), Value::Null));
     assert_eq!(space("/mnt/state", 128), ("problem".into(), "state-unwritable".into()));
     // Only an archive is unpacked there.

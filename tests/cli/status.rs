@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use crate::kit::needs::is_root;
+use crate::kit::needs::{is_root, needs};
 use crate::kit::process::assert_words;
 use crate::kit::tree::{GIB, MIB, Tree};
 use serde_json::Value;
@@ -348,9 +348,7 @@ pub(crate) fn finds(t: &Tree, check: &str, verdict: &str, words: &str) {
 /// An ordinary user learns that something is unknown, not that nothing is there.
 #[test]
 fn what_only_root_may_read_is_unknown_to_others() {
-    if !is_root("what_only_root_may_read_is_unknown_to_others") {
-        return;
-    }
+    needs!(is_root);
     let mut t = device();
     t.file("/run/copal/update.lock", "").file("/mnt/state/copal/history.jsonl", "");
     t.file("/mnt/boot/extra_uEnv.txt", "custom_fdt_file=mine.dtb\n");

@@ -4,7 +4,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use crate::kit::needs::is_root;
+use crate::kit::needs::{is_root, needs};
 use crate::names::{code, copal, stderr, stdout};
 
 #[test]
@@ -41,9 +41,7 @@ fn as_nobody(dir: &tempfile::TempDir, args: &[&str]) -> (i32, String) {
 
 #[test]
 fn an_ordinary_user_is_told_to_be_root() {
-    if !is_root("an_ordinary_user_is_told_to_be_root") {
-        return;
-    }
+    needs!(is_root);
     let dir = tempfile::tempdir().unwrap();
     for line in [
         "update --image a:1",

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use crate::kit::needs;
 use crate::kit::systemd::{Systemd, Units};
 
 pub const NAME: &str = "io.balena.Copal1";
@@ -64,14 +65,7 @@ impl Drop for Ended {
 
 /// Whether the programs are installed; says so where they are not.
 pub fn has(test: &str, programs: &[&str]) -> bool {
-    for program in programs {
-        let path = std::env::var_os("PATH").unwrap();
-        if !std::env::split_paths(&path).any(|d| d.join(program).exists()) {
-            eprintln!("not run: {test}: needs {program}");
-            return false;
-        }
-    }
-    true
+    programs.iter().all(|program| needs::has(test, program))
 }
 
 /// A folder with a bus in it, and a device below `root`.

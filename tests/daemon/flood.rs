@@ -9,6 +9,7 @@ use nix::sys::signal::Signal;
 use zbus::Variant;
 
 use crate::bus::{DONE, Ended, JOB, MANAGER, NAME, Place, TOP, answer, has, progress, until};
+use crate::kit::needs::is_root;
 use crate::kit::prove;
 use crate::life::{signal, wait};
 
@@ -20,8 +21,7 @@ const ANSWER: Duration = Duration::from_secs(120);
 
 /// A bus without a policy, so that the calls of another user reach the service. `None` if this process cannot become another user.
 fn place(test: &str) -> Option<Place> {
-    if !nix::unistd::geteuid().is_root() || !has(test, &["python3"]) {
-        eprintln!("not run: {test}: needs root and python3");
+    if !is_root(test) || !has(test, &["python3"]) {
         return None;
     }
     let mut place = Place::new(test)?;

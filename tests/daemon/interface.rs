@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::bus::{DONE, JOB, MANAGER, NAME, Place, TOP, has, until};
+use crate::kit::needs::{is_root, needs};
 
 /// Every member of an interface of ours in introspection data, with its types.
 fn members(xml: &str) -> BTreeSet<String> {
@@ -93,11 +94,8 @@ fn where_nothing_is_known_nothing_is_said() {
 
 #[test]
 fn only_root_may_call() {
+    needs!(is_root, |test| has(test, &["setpriv"]));
     let Some(mut place) = Place::new("policy") else { return };
-    if !nix::unistd::geteuid().is_root() || !has("policy", &["setpriv"]) {
-        eprintln!("not run: policy: needs root and setpriv");
-        return;
-    }
     let job = "/io/balena/Copal1/job/1";
     // By the bus's policy; then, where the bus lets everything through, by the service itself.
     for by_bus in [true, false] {

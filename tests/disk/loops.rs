@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::kit::disk::{Loop, MIB, Undo, ext4, mount, run};
-use crate::kit::needs::{can_run, has};
+use crate::kit::needs::{can_run, has, needs, not_run, test_name};
 use copal::config::paths::Paths;
 use copal::disk::Facts;
 use copal::disk::select::ImageSize;
@@ -42,9 +42,7 @@ fn refused(node: &Path, code: Code, words: &[&str]) {
 
 #[test]
 fn a_free_loop_device_is_a_target_under_any_name() {
-    if !can_run("a_free_loop_device_is_a_target_under_any_name") {
-        return;
-    }
+    needs!(can_run);
     let disk = Loop::new(32 * MIB);
     let dir = tempfile::tempdir().unwrap();
     let link = dir.path().join("link");
@@ -59,14 +57,11 @@ fn a_free_loop_device_is_a_target_under_any_name() {
 
 #[test]
 fn the_disk_below_the_running_system_is_the_medium() {
-    if !can_run("the_disk_below_the_running_system_is_the_medium") {
-        return;
-    }
+    needs!(can_run);
     let facts = facts();
     let medium = facts.medium();
     if medium.is_empty() {
-        eprintln!("not run: the_disk_below_the_running_system_is_the_medium: needs / on a disk");
-        return;
+        return not_run(test_name!(), "needs / on a disk");
     }
     let disk = Loop::new(32 * MIB);
     for dev in medium {
@@ -81,9 +76,7 @@ fn the_disk_below_the_running_system_is_the_medium() {
 
 #[test]
 fn a_mounted_disk_and_a_bind_mount_of_it() {
-    if !can_run("a_mounted_disk_and_a_bind_mount_of_it") {
-        return;
-    }
+    needs!(can_run);
     let disk = Loop::new(32 * MIB);
     ext4(&disk.node);
     let first = mount(&disk.node, &[]);
@@ -97,9 +90,7 @@ fn a_mounted_disk_and_a_bind_mount_of_it() {
 
 #[test]
 fn a_mounted_partition() {
-    if !can_run("a_mounted_partition") {
-        return;
-    }
+    needs!(can_run);
     let disk = Loop::new(128 * MIB);
     let (part, _delete) = disk.partition(1, 32 * MIB);
     assert_eq!(named(&part).unwrap_err().code(), Code::TargetNotDisk);
@@ -111,9 +102,7 @@ fn a_mounted_partition() {
 
 #[test]
 fn swap_on_a_disk_and_on_a_partition() {
-    if !can_run("swap_on_a_disk_and_on_a_partition") {
-        return;
-    }
+    needs!(can_run);
     let swap = |node: &Path| {
         let name = node.to_str().unwrap();
         run("mkswap", &[name]).unwrap();
@@ -131,9 +120,7 @@ fn swap_on_a_disk_and_on_a_partition() {
 
 #[test]
 fn swap_in_a_file() {
-    if !can_run("swap_in_a_file") {
-        return;
-    }
+    needs!(can_run);
     let disk = Loop::new(64 * MIB);
     ext4(&disk.node);
     let mounted = mount(&disk.node, &[]);
@@ -152,14 +139,10 @@ fn swap_in_a_file() {
 
 #[test]
 fn swap_in_compressed_memory() {
-    let test = "swap_in_compressed_memory";
     let control = Path::new("/sys/class/zram-control");
-    if !can_run(test) {
-        return;
-    }
+    needs!(can_run);
     let Ok(number) = fs::read_to_string(control.join("hot_add")) else {
-        eprintln!("not run: {test}: needs zram");
-        return;
+        return not_run(test_name!(), "needs zram");
     };
     let number = number.trim().to_owned();
     let remove = format!("echo {number} >{}/hot_remove", control.display());
@@ -175,9 +158,7 @@ fn swap_in_compressed_memory() {
 
 #[test]
 fn an_overlay_is_traced_to_its_disks() {
-    if !can_run("an_overlay_is_traced_to_its_disks") {
-        return;
-    }
+    needs!(can_run);
     let (lower, upper) = (Loop::new(32 * MIB), Loop::new(32 * MIB));
     ext4(&lower.node);
     ext4(&upper.node);
@@ -199,13 +180,10 @@ fn an_overlay_is_traced_to_its_disks() {
 
 #[test]
 fn a_disk_mounted_in_another_namespace_is_in_use() {
-    if !can_run("a_disk_mounted_in_another_namespace_is_in_use") {
-        return;
-    }
+    needs!(can_run);
     // In a chroot `/` is not a mount point, and its propagation cannot be changed.
     if !Command::new("unshare").args(["-m", "true"]).status().is_ok_and(|s| s.success()) {
-        eprintln!("not run: a_disk_mounted_in_another_namespace_is_in_use: needs unshare -m");
-        return;
+        return not_run(test_name!(), "needs unshare -m");
     }
     let disk = Loop::new(32 * MIB);
     ext4(&disk.node);
@@ -228,9 +206,7 @@ fn a_disk_mounted_in_another_namespace_is_in_use() {
 
 #[test]
 fn an_external_journal() {
-    if !can_run("an_external_journal") {
-        return;
-    }
+    needs!(can_run);
     let (disk, journal) = (Loop::new(64 * MIB), Loop::new(64 * MIB));
     run("mke2fs", &["-q", "-F", "-b", "4096", "-O", "journal_dev", journal.name()]).unwrap();
     let device = format!("device={}", journal.name());
@@ -241,9 +217,7 @@ fn an_external_journal() {
 
 #[test]
 fn each_member_of_a_mounted_btrfs() {
-    if !can_run("each_member_of_a_mounted_btrfs") || !has("each_member_of_a_mounted_btrfs", "mkfs.btrfs") {
-        return;
-    }
+    needs!(can_run, |test| has(test, "mkfs.btrfs"));
     let (first, second) = (Loop::new(128 * MIB), Loop::new(128 * MIB));
     run("mkfs.btrfs", &["-q", "-f", "-d", "raid1", "-m", "raid1", first.name(), second.name()]).unwrap();
     let options = format!("device={},device={}", first.name(), second.name());
@@ -263,9 +237,7 @@ fn each_member_of_a_mounted_btrfs() {
 
 #[test]
 fn an_xfs_log_on_another_disk() {
-    if !can_run("an_xfs_log_on_another_disk") || !has("an_xfs_log_on_another_disk", "mkfs.xfs") {
-        return;
-    }
+    needs!(can_run, |test| has(test, "mkfs.xfs"));
     let (disk, log) = (Loop::new(512 * MIB), Loop::new(128 * MIB));
     let option = format!("logdev={},size=64m", log.name());
     run("mkfs.xfs", &["-q", "-f", "-l", &option, disk.name()]).unwrap();
@@ -275,9 +247,7 @@ fn an_xfs_log_on_another_disk() {
 
 #[test]
 fn a_loop_device_over_a_loop_device() {
-    if !can_run("a_loop_device_over_a_loop_device") {
-        return;
-    }
+    needs!(can_run);
     let disk = Loop::new(64 * MIB);
     let upper = Loop::over(&disk.node, &[]);
     let name = upper.node.file_name().unwrap().to_str().unwrap();
@@ -290,9 +260,7 @@ fn a_loop_device_over_a_loop_device() {
 
 #[test]
 fn a_loop_device_over_a_file_on_the_disk() {
-    if !can_run("a_loop_device_over_a_file_on_the_disk") {
-        return;
-    }
+    needs!(can_run);
     let disk = Loop::new(64 * MIB);
     ext4(&disk.node);
     let outer = mount(&disk.node, &[]);
@@ -312,9 +280,7 @@ fn a_loop_device_over_a_file_on_the_disk() {
 
 #[test]
 fn read_only_empty_and_small_disks() {
-    if !can_run("read_only_empty_and_small_disks") {
-        return;
-    }
+    needs!(can_run);
     let disk = Loop::new(32 * MIB);
     let locked = Loop::over(&disk.file, &["-r"]);
     refused(&locked.node, Code::TargetReadOnly, &[locked.name()]);
@@ -330,9 +296,7 @@ fn read_only_empty_and_small_disks() {
 
 #[test]
 fn a_raid_superblock_is_read_from_the_disk() {
-    if !can_run("a_raid_superblock_is_read_from_the_disk") {
-        return;
-    }
+    needs!(can_run);
     let (member, free) = (Loop::new(128 * MIB), Loop::new(32 * MIB));
     let (part, _delete) = member.partition(1, 32 * MIB);
     let node = fs::OpenOptions::new().write(true).open(&part).unwrap();
@@ -346,9 +310,7 @@ fn a_raid_superblock_is_read_from_the_disk() {
 
 #[test]
 fn files_as_targets() {
-    if !can_run("files_as_targets") {
-        return;
-    }
+    needs!(can_run);
     let disk = Loop::new(32 * MIB);
     ext4(&disk.node);
     assert_eq!(named(&disk.file).unwrap().size, 32 * MIB);
@@ -377,9 +339,7 @@ fn files_as_targets() {
 
 #[test]
 fn a_loop_device_over_the_image_is_no_target() {
-    if !can_run("a_loop_device_over_the_image_is_no_target") {
-        return;
-    }
+    needs!(can_run);
     let disk = Loop::new(32 * MIB);
     let e = select::named(&disk.node, &facts(), Some(&disk.file), IMAGE).unwrap_err();
     assert_eq!(e.code(), Code::TargetIsImage, "{e}");

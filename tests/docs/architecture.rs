@@ -371,6 +371,19 @@ fn public_names(tokens: &[String]) -> Vec<&str> {
     found
 }
 
+/// An ignored test is one that nothing runs. What other tests start is done by the test itself (`tests/kit/alone.rs`).
+#[test]
+fn no_test_is_ignored() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let files = ["src", "tests"].map(|folder| rust_files(&root.join(folder))).concat();
+    let is_ignored = |path: &PathBuf| {
+        let tokens = tokens(&std::fs::read_to_string(path).unwrap());
+        tokens.windows(3).any(|w| w[0] == "#" && w[1] == "[" && w[2] == "ignore")
+    };
+    let found: Vec<_> = files.iter().filter(|path| is_ignored(path)).collect();
+    assert!(found.is_empty(), "{found:?}");
+}
+
 #[test]
 fn what_is_public_is_used_by_another_file() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -8,7 +8,9 @@ use copal::error::{Code, Error};
 use serde_json::{Value, json};
 
 use crate::calls::{Bench, fails, says};
+use crate::kit::alone::{in_own_process, is_alone};
 use crate::kit::image_archive::{Made, Node, digest, elf, pack, tar_of};
+use crate::kit::needs::test_name;
 use crate::kit::stub_engine::Then;
 
 fn image() -> Made {
@@ -489,13 +491,8 @@ fn what_cannot_be_loaded_is_refused() {
 /// Runs in a process of its own: the peak covers everything the process did.
 #[test]
 fn a_large_archive_needs_little_memory() {
-    if std::env::var_os("COPAL_TEST_ALONE").is_none() {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "archives::a_large_archive_needs_little_memory", "--nocapture"]);
-        let output = command.env("COPAL_TEST_ALONE", "1").output().unwrap();
-        let text =
-            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    if !is_alone() {
+        in_own_process(test_name!(), &[]);
         return;
     }
     let dir = tempfile::tempdir().unwrap();

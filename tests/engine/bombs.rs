@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::archives::{filter, look};
 use crate::calls::fails;
 use crate::kit::image_archive::{Made, digest, elf, tar_of};
+use crate::kit::needs::needs;
 use crate::kit::stub_engine::{Script, Stub};
 use crate::kit::{needs, old_kernel, prove};
 
@@ -341,9 +342,7 @@ impl Build {
 #[test]
 fn the_program_needs_24_mib_at_most_for_any_archive() {
     let test = "the_program_needs_24_mib_at_most_for_any_archive";
-    if !needs::can_run(test) {
-        return;
-    }
+    needs!(needs::can_run);
     let build = Build::new();
     for (name, bytes, words) in bombs(&prove::cases("engine", test, BOMBS, 3)) {
         let Ended { status, peak, said } = build.update(&bytes);
@@ -361,9 +360,7 @@ fn the_program_needs_24_mib_at_most_for_any_archive() {
 
 #[test]
 fn an_image_of_another_machine_is_built() {
-    if !needs::can_run("an_image_of_another_machine_is_built") {
-        return;
-    }
+    needs!(needs::can_run);
     let build = Build::new();
     for machine in [183, 40, 62, 243] {
         let made = Made::new(vec![tar_of(&[("boot/init", 0o755, &elf(machine))])]);

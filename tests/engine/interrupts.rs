@@ -12,8 +12,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::calls::{Bench, IMPATIENT, fails, says};
+use crate::kit::alone::{in_own_process, is_alone};
+use crate::kit::needs::test_name;
 use crate::kit::stub_engine::{Kind, Script, Then};
-use crate::pulls::{in_own_process_below, is_alone};
 
 /// What is waited for in these tests, were it not for the signal.
 const LONG: Duration = Duration::from_secs(120);
@@ -21,9 +22,9 @@ const LONG: Duration = Duration::from_secs(120);
 /// More than it takes to obey on a machine that is busy.
 const SOON: Duration = Duration::from_secs(60);
 
-fn alone(name: &str) -> bool {
+fn alone(test: &str) -> bool {
     if !is_alone() {
-        in_own_process_below(&[], &format!("interrupts::{name}"), &[]);
+        in_own_process(test, &[]);
     }
     is_alone()
 }
@@ -76,7 +77,7 @@ fn is_given_up(bench: &Bench) {
 
 #[test]
 fn a_pull_of_which_nothing_is_heard() {
-    if !alone("a_pull_of_which_nothing_is_heard") {
+    if !alone(test_name!()) {
         return;
     }
     let bench = bench(|s| s.fault("pull", 0, Kind::Hang));
@@ -86,7 +87,7 @@ fn a_pull_of_which_nothing_is_heard() {
 
 #[test]
 fn a_pull_that_is_under_way() {
-    if !alone("a_pull_that_is_under_way") {
+    if !alone(test_name!()) {
         return;
     }
     let bench = bench(|s| s.fault("pull", 0, says(&["{\"status\":\"Pulling\"}\r\n"], Then::Hang)));
@@ -97,7 +98,7 @@ fn a_pull_that_is_under_way() {
 
 #[test]
 fn a_pull_of_an_engine_that_is_asked_whether_it_is_alive() {
-    if !alone("a_pull_of_an_engine_that_is_asked_whether_it_is_alive") {
+    if !alone(test_name!()) {
         return;
     }
     let mut bench = bench(|s| s.fault("pull", 0, Kind::Hang).fault("ping", 0, Kind::Hang));
@@ -118,21 +119,21 @@ fn pause_after(call: &str) {
 
 #[test]
 fn a_pause_between_two_pulls() {
-    if alone("a_pause_between_two_pulls") {
+    if alone(test_name!()) {
         pause_after("pull");
     }
 }
 
 #[test]
 fn a_pause_between_two_loads() {
-    if alone("a_pause_between_two_loads") {
+    if alone(test_name!()) {
         pause_after("load");
     }
 }
 
 #[test]
 fn a_load_that_the_engine_does_not_take() {
-    if !alone("a_load_that_the_engine_does_not_take") {
+    if !alone(test_name!()) {
         return;
     }
     let bench = bench(|s| s.fault("load", 0, Kind::Hang));
@@ -143,7 +144,7 @@ fn a_load_that_the_engine_does_not_take() {
 
 #[test]
 fn the_question_for_what_was_fetched() {
-    if !alone("the_question_for_what_was_fetched") {
+    if !alone(test_name!()) {
         return;
     }
     let bench = bench(|s| s.fault("image", 0, Kind::Hang));
@@ -158,7 +159,7 @@ fn a_credential_helper() {
         std::fs::write(&program, "#!/bin/sh\n: > \"$0.asked\"\nsleep 600\n").unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         let search = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
-        in_own_process_below(&[], "interrupts::a_credential_helper", &[("PATH", &search)]);
+        in_own_process(test_name!(), &[("PATH", &search)]);
         return;
     }
     let bench = bench(|s| s);

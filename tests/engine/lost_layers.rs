@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 
 use crate::kit::dockerd::Dockerd;
 use crate::kit::image_archive::{Made, tar_of};
+use crate::kit::needs::needs;
 use crate::real::{TAG, can_run, engine};
 
 #[test]
 fn layers_of_a_cancelled_load_are_removed_when_the_engine_lets_them_go() {
-    if !can_run("layers_of_a_cancelled_load_are_removed_when_the_engine_lets_them_go") {
-        return;
-    }
+    needs!(can_run);
     let dockerd = Dockerd::start(None);
     let engine = engine(&dockerd);
     // The first layer is there at once; the engine is at the second one for a while.
@@ -42,9 +41,7 @@ fn layers_of_a_cancelled_load_are_removed_when_the_engine_lets_them_go() {
 /// A power cut during a load: moby has flushed its records of the layers, and not their files.
 #[test]
 fn layers_that_a_power_cut_has_left_damaged_are_not_used_again() {
-    if !can_run("layers_that_a_power_cut_has_left_damaged_are_not_used_again") {
-        return;
-    }
+    needs!(can_run);
     let mut dockerd = Dockerd::start(None);
     let archive = dockerd.root().join("image.tar");
     let image = Made::host_os("echo whole", 1 << 20);

@@ -4,6 +4,7 @@
 
 #[path = "../kit"]
 mod kit {
+    pub mod alone;
     pub mod dockerd;
     pub mod image_archive;
     pub mod needs;

@@ -11,6 +11,8 @@ use copal::error::Code;
 use copal::job::Stage;
 
 use crate::calls::{Bench, fails, says};
+use crate::kit::alone::{in_own_process, in_own_process_below, is_alone};
+use crate::kit::needs::{is_root, needs, test_name};
 use crate::kit::stub_engine::{Kind, Script, Then};
 
 fn pull(script: impl FnOnce(Script) -> Script) -> (Result<String, copal::error::Error>, usize) {
@@ -224,38 +226,12 @@ fn a_broken_configuration_hinders_no_public_image() {
     assert!(!error.to_string().contains(secret));
 }
 
-/// Runs the test `name` of this module once more in a process of its own with this environment, in which it does its work.
-fn in_own_process(name: &str, environment: &[(&str, &str)]) {
-    in_own_process_below(&[], &format!("pulls::{name}"), environment);
-}
-
-/// The same, started by the program with these arguments.
-pub fn in_own_process_below(starter: &[&str], name: &str, environment: &[(&str, &str)]) {
-    let own = std::env::current_exe().unwrap();
-    let mut words: Vec<&std::ffi::OsStr> = starter.iter().map(std::ffi::OsStr::new).collect();
-    words.push(own.as_os_str());
-    let mut command = std::process::Command::new(words[0]);
-    command.args(&words[1..]).args(["--exact", name, "--nocapture"]);
-    command.env_remove("DOCKER_CONFIG").env_remove("HOME");
-    let output = command.env("COPAL_TEST_ALONE", "1").envs(environment.iter().copied()).output().unwrap();
-    let text =
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
-}
-
-pub fn is_alone() -> bool {
-    std::env::var_os("COPAL_TEST_ALONE").is_some()
-}
-
 #[test]
 fn a_credential_helper_is_asked() {
     if !is_alone() {
         let dir = tempfile::tempdir().unwrap();
         let search = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
-        in_own_process(
-            "a_credential_helper_is_asked",
-            &[("PATH", &search), ("HELPERS", dir.path().to_str().unwrap())],
-        );
+        in_own_process(test_name!(), &[("PATH", &search), ("HELPERS", dir.path().to_str().unwrap())]);
         return;
     }
     let program = PathBuf::from(std::env::var("HELPERS").unwrap()).join("docker-credential-box");
@@ -303,7 +279,7 @@ fn where_the_configuration_is() {
     here(&at("a"), "a");
     here(&at("home/.balena-engine"), "b");
     let path = |name: &str| at(name).to_str().unwrap().to_owned();
-    let run = |variables: &[(&str, &str)]| in_own_process("where_the_configuration_is", variables);
+    let run = |variables: &[(&str, &str)]| drop(in_own_process(test_name!(), variables));
     run(&[("DOCKER_CONFIG", &path("a")), ("HOME", &path("no")), ("FOUND", "yes")]);
     run(&[("DOCKER_CONFIG", &path("no")), ("HOME", &path("home")), ("FOUND", "no")]);
     run(&[("DOCKER_CONFIG", ""), ("HOME", &path("home")), ("FOUND", "yes")]);
@@ -312,16 +288,12 @@ fn where_the_configuration_is() {
 
 #[test]
 fn without_home_the_password_database_has_it() {
-    const TEST: &str = "without_home_the_password_database_has_it";
     if is_alone() {
         let found = credentials::find("r.example").unwrap();
         assert_eq!(found.is_some(), std::env::var("FOUND").unwrap() == "yes");
         return;
     }
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("not run: {TEST}: needs root");
-        return;
-    }
+    needs!(is_root);
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path().join("home of root");
     std::fs::create_dir_all(home.join(".balena-engine")).unwrap();
@@ -344,6 +316,6 @@ fn without_home_the_password_database_has_it() {
         ("no database\n".to_owned(), &[], "no"),
     ] {
         std::fs::write(&database, text).unwrap();
-        in_own_process_below(&starter, &format!("pulls::{TEST}"), &[variables, &[("FOUND", found)]].concat());
+        in_own_process_below(&starter, test_name!(), &[variables, &[("FOUND", found)]].concat());
     }
 }

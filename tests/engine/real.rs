@@ -14,6 +14,7 @@ use crate::archives::filter;
 use crate::calls::fails;
 use crate::kit::dockerd::Dockerd;
 use crate::kit::image_archive::{Made, tar_of};
+use crate::kit::needs::needs;
 use crate::kit::registry::{AUTH, Page, Proxy, Registry};
 use crate::kit::{needs, prove};
 
@@ -22,19 +23,8 @@ pub const TAG: &str = "hostapp:test";
 const FAST: Retry = Retry { tries: 4, first: Duration::from_millis(200), longest: Duration::from_secs(1) };
 
 pub fn can_run(test: &str) -> bool {
-    if !needs::can_run(test) {
-        return false;
-    }
-    let missing = ["dockerd", "docker-registry", "runc"].into_iter().find(|program| {
-        Command::new("sh")
-            .args(["-c", &format!("command -v {program}")])
-            .output()
-            .is_ok_and(|o| !o.status.success())
-    });
-    if let Some(program) = missing {
-        eprintln!("not run: {test}: no {program}");
-    }
-    missing.is_none()
+    needs::can_run(test)
+        && ["dockerd", "docker-registry", "runc"].into_iter().all(|program| needs::has(test, program))
 }
 
 pub fn engine(dockerd: &Dockerd) -> Engine {
@@ -49,9 +39,7 @@ fn disk_use(folder: &Path) -> u64 {
 
 #[test]
 fn from_an_archive_to_the_end_of_the_hooks() {
-    if !can_run("from_an_archive_to_the_end_of_the_hooks") {
-        return;
-    }
+    needs!(can_run);
     let dockerd = Dockerd::start(None);
     let engine = engine(&dockerd);
     assert_eq!(engine.data_root().unwrap(), dockerd.data());
@@ -99,9 +87,7 @@ fn from_an_archive_to_the_end_of_the_hooks() {
 
 #[test]
 fn what_no_archive_is() {
-    if !can_run("what_no_archive_is") {
-        return;
-    }
+    needs!(can_run);
     let dockerd = Dockerd::start(None);
     let engine = engine(&dockerd);
     let image = Made::host_os("true", 1 << 20);
@@ -122,9 +108,7 @@ fn what_no_archive_is() {
 
 #[test]
 fn an_archive_loads_in_every_compression() {
-    if !can_run("an_archive_loads_in_every_compression") {
-        return;
-    }
+    needs!(can_run);
     let dockerd = Dockerd::start(None);
     let engine = engine(&dockerd);
     let image = Made::host_os("true", 1 << 20);
@@ -150,9 +134,7 @@ fn an_archive_loads_in_every_compression() {
 
 #[test]
 fn pulls() {
-    if !can_run("pulls") {
-        return;
-    }
+    needs!(can_run);
     let (dockerd, registry) = (Dockerd::start(None), Registry::start(false));
     let engine = engine(&dockerd);
     let image = Made::host_os("true", 5 << 20);
@@ -184,9 +166,7 @@ fn pulls() {
 
 #[test]
 fn pulls_with_credentials() {
-    if !can_run("pulls_with_credentials") {
-        return;
-    }
+    needs!(can_run);
     let (dockerd, registry) = (Dockerd::start(None), Registry::start(true));
     let engine = engine(&dockerd);
     let image = Made::host_os("true", 0);
@@ -235,9 +215,7 @@ fn a_connection_that_breaks_in_the_middle_of_a_pull() {
 
 #[test]
 fn an_engine_that_goes_while_it_works() {
-    if !can_run("an_engine_that_goes_while_it_works") {
-        return;
-    }
+    needs!(can_run);
     let mut dockerd = Dockerd::start(None);
     let engine = engine(&dockerd);
     let image = Made::host_os("echo begun; while true; do busybox sleep 1; done", 0);
@@ -266,9 +244,7 @@ fn an_engine_that_goes_while_it_works() {
 
 #[test]
 fn an_engine_that_is_killed_during_a_load_and_restarts() {
-    if !can_run("an_engine_that_is_killed_during_a_load_and_restarts") {
-        return;
-    }
+    needs!(can_run);
     let mut dockerd = Dockerd::start(None);
     // For as long as dockerd may take to start.
     let engine = engine(&dockerd).with_retry(Retry { tries: 400, ..FAST });
@@ -300,9 +276,7 @@ fn an_engine_that_is_killed_during_a_load_and_restarts() {
 
 #[test]
 fn a_container_is_made_from_the_image_that_was_loaded_though_its_name_was_moved() {
-    if !can_run("a_container_is_made_from_the_image_that_was_loaded_though_its_name_was_moved") {
-        return;
-    }
+    needs!(can_run);
     let dockerd = Dockerd::start(None);
     let engine = engine(&dockerd);
     let load = |hooks: &str| {
@@ -331,9 +305,7 @@ fn a_container_is_made_from_the_image_that_was_loaded_though_its_name_was_moved(
 
 #[test]
 fn what_a_registry_does_not_give_is_known_before_the_pull() {
-    if !can_run("what_a_registry_does_not_give_is_known_before_the_pull") {
-        return;
-    }
+    needs!(can_run);
     let (dockerd, registry) = (Dockerd::start(None), Registry::start(true));
     let engine = engine(&dockerd);
     let image = Made::host_os("true", 0);
@@ -374,9 +346,7 @@ fn what_a_registry_does_not_give_is_known_before_the_pull() {
 
 #[test]
 fn a_page_for_people_is_judged_by_its_status() {
-    if !can_run("a_page_for_people_is_judged_by_its_status") {
-        return;
-    }
+    needs!(can_run);
     let dockerd = Dockerd::start(None);
     let engine = engine(&dockerd);
     let (unknown, forbidden) = (Page::serve(404, None), Page::serve(403, None));
@@ -398,9 +368,7 @@ fn a_page_for_people_is_judged_by_its_status() {
 
 #[test]
 fn a_slow_registry_is_not_one_that_cannot_be_reached() {
-    if !can_run("a_slow_registry_is_not_one_that_cannot_be_reached") {
-        return;
-    }
+    needs!(can_run);
     let (dockerd, registry) = (Dockerd::start(None), Registry::start(false));
     let timeout = Timeouts { registry: Duration::from_secs(2), ..Timeouts::default() };
     let engine = engine(&dockerd).with_timeouts(timeout);
@@ -413,9 +381,7 @@ fn a_slow_registry_is_not_one_that_cannot_be_reached() {
 
 #[test]
 fn a_slot_without_space() {
-    if !can_run("a_slot_without_space") {
-        return;
-    }
+    needs!(can_run);
     let registry = Registry::start(false);
     let image = Made::host_os("true", 60 << 20);
     registry.push("host/os", "1", &image);

@@ -366,10 +366,8 @@ fn a_stopped_terminal_does_not_stop_the_flash() {
 
 #[test]
 fn no_root_is_needed_for_a_plain_file() {
-    if !nix::unistd::geteuid().is_root() {
-        // All the other tests with a plain file run without root then.
-        return not_run("no_root_is_needed_for_a_plain_file", "root needed to become somebody else");
-    }
+    // Without root, all the other tests with a plain file show it.
+    needs!(is_root);
     let dir = tempfile::tempdir().unwrap();
     tool(&["chmod", "777", dir.path().to_str().unwrap()]);
     let image = dir.path().join("os.img");

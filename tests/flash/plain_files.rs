@@ -4,7 +4,7 @@ use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use crate::kit::needs::is_root;
+use crate::kit::needs::{is_root, needs};
 use crate::kit::process::stderr;
 use crate::support::*;
 
@@ -42,9 +42,7 @@ fn what_a_file_cannot_take_is_reported_and_a_new_file_goes() {
     let text = stderr(&out);
     assert!(!out.status.success() && out.status.code().is_some() && text.contains("os error 27"), "{text}");
     assert!(!target.exists(), "{text}");
-    if !is_root("what_a_file_cannot_take_is_reported_and_a_new_file_goes") {
-        return;
-    }
+    needs!(is_root);
     // Below a directory that this user may enter, with the program.
     let open = tempfile::tempdir().unwrap();
     std::fs::set_permissions(open.path(), Permissions::from_mode(0o755)).unwrap();

@@ -309,12 +309,7 @@ fn receipts_that_would_destroy_something() {
 #[test]
 fn a_receipt_by_the_link_of_another_user() {
     use std::os::unix::fs::{PermissionsExt as _, lchown, symlink};
-    if !nix::unistd::geteuid().is_root() {
-        return not_run(
-            "a_receipt_by_the_link_of_another_user",
-            "root needed to make a link of another user",
-        );
-    }
+    needs!(is_root);
     let dir = folder();
     let (shared, secret, target) =
         (dir.path().join("shared"), dir.path().join("secret"), dir.path().join("disk.img"));
@@ -338,12 +333,7 @@ fn a_receipt_by_the_link_of_another_user() {
 
 #[test]
 fn a_receipt_that_cannot_be_saved_is_no_refusal() {
-    if !nix::unistd::geteuid().is_root() {
-        return not_run(
-            "a_receipt_that_cannot_be_saved_is_no_refusal",
-            "root needed to mount a small file system",
-        );
-    }
+    needs!(is_root);
     let dir = folder();
     let small = dir.path().join("small");
     std::fs::create_dir(&small).unwrap();
@@ -371,12 +361,7 @@ fn a_receipt_that_cannot_be_saved_is_no_refusal() {
 
 #[test]
 fn a_new_file_needs_space_for_the_data_of_the_image() {
-    if !nix::unistd::geteuid().is_root() {
-        return not_run(
-            "a_new_file_needs_space_for_the_data_of_the_image",
-            "root needed to mount a small file system",
-        );
-    }
+    needs!(is_root);
     let dir = folder();
     let (small, packed) = (dir.path().join("small"), dir.path().join("os.img.gz"));
     std::fs::create_dir(&small).unwrap();
@@ -467,10 +452,7 @@ fn a_config_json_that_was_promised_must_be_there() {
 
 #[test]
 fn an_image_of_another_user_in_a_folder_for_everybody_is_warned_of() {
-    let test = "an_image_of_another_user_in_a_folder_for_everybody_is_warned_of";
-    if !is_root(test) {
-        return;
-    }
+    needs!(is_root);
     let dir = folder();
     let shared = dir.path().join("shared");
     std::fs::create_dir_all(shared.join("own")).unwrap();

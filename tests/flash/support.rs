@@ -7,16 +7,12 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
 pub use crate::kit::disk::{Loop, fill, folder};
-use crate::kit::needs::can_run;
+pub(crate) use crate::kit::needs::needs;
+pub use crate::kit::needs::{can_run, is_root, not_run};
 use crate::kit::process::assert_words;
 pub use crate::kit::process::tool;
 
 pub const MIB: u64 = 1 << 20;
-
-/// Says why a test cannot run here. `./dev test` lists these lines.
-pub fn not_run(test: &str, why: &str) {
-    eprintln!("not run: {test}: {why}");
-}
 
 pub fn copal() -> Command {
     let mut c = Command::new(env!("CARGO_BIN_EXE_copal"));

@@ -6,6 +6,7 @@
 #[path = "../kit"]
 mod kit {
     pub mod emulated_tpm;
+    pub mod needs;
     pub mod prepared;
     pub mod prove;
     pub mod schema;

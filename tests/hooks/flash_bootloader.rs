@@ -11,7 +11,7 @@ use copal::hooks::Context;
 use copal::hooks::builtin::flash_bootloader::{run, write};
 
 use crate::kit::disk::Loop;
-use crate::kit::needs::can_run;
+use crate::kit::needs::{can_run, needs};
 
 const KIB: usize = 1024;
 
@@ -138,9 +138,7 @@ fn bootloaders_over_each_other_and_lists_that_are_not_clear_are_refused() {
 
 #[test]
 fn a_set_on_a_real_disk_is_written_around_its_table() {
-    if !can_run("a_set_on_a_real_disk_is_written_around_its_table") {
-        return;
-    }
+    needs!(can_run);
     let release = Release::new();
     release.put("disk", &vec![0; 16 << 20]);
     let disk = Loop::over(&release.at("disk"), &[]);

@@ -5,6 +5,7 @@
 #[path = "../kit"]
 mod kit {
     pub mod added;
+    pub mod alone;
     pub mod device_tree;
     pub mod disk;
     pub mod log;

@@ -7,6 +7,8 @@ use std::time::Duration;
 use copal::error::{Code, Effect, Error};
 use copal::hooks::{Phases, Run, Signals, limit, run, run_program, running};
 
+use crate::kit::alone::{in_own_process, is_alone};
+use crate::kit::needs::test_name;
 use crate::support::{COPAL, STAND_IN, Site, logged, program, soon, texts};
 
 fn fails(site: &Site, run_: &Run) -> Error {
@@ -287,10 +289,13 @@ fn the_runner_of_another_release_may_be_a_script_or_copal() {
     assert!(e.message().starts_with("cannot run /no/such/runner: "), "{e}");
 }
 
-/// Started by the test below in a process of its own, for signals concern the whole process.
+/// In a process of its own, for signals concern the whole process.
 #[test]
-#[ignore = "needs a process of its own; started by the test below"]
-fn with_a_signal() {
+fn an_undo_is_not_stopped_half_way_by_a_signal_that_waits() {
+    if !is_alone() {
+        in_own_process(test_name!(), &[]);
+        return;
+    }
     let site = Site::new();
     site.hook("1-x", "#!/bin/sh\nkill -TERM $PPID\nsleep 0.2\n");
     site.tell(&[("2-x", 0)]);
@@ -303,19 +308,4 @@ fn with_a_signal() {
     request.signals = Signals::RunToTheEnd;
     assert_eq!(run(&site.paths(), &request).unwrap().len(), 2);
     assert_eq!(site.told(), ["2-x"]);
-}
-
-#[test]
-fn an_undo_is_not_stopped_half_way_by_a_signal_that_waits() {
-    let me = std::env::current_exe().unwrap();
-    let out = std::process::Command::new(me)
-        .args(["--exact", "runner::with_a_signal", "--ignored"])
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&out.stdout);
-    assert!(
-        out.status.success() && text.contains("1 passed"),
-        "{text}{}",
-        String::from_utf8_lossy(&out.stderr)
-    );
 }

@@ -189,7 +189,7 @@ fn maps_of_up_to_1_mib_are_read() {
     let text = map.print();
     let padded = |size: usize| format!("{text}{}", " ".repeat(size - text.len()));
     assert_eq!(Bmap::parse(padded(MAX_BYTES).as_bytes()), Ok(map.clone()));
-    assert!(Bmap::parse(padded(MAX_BYTES + 1).as_bytes()).unwrap_err().contains("more than 1 MiB"));
+    assert!(Bmap::parse(padded(MAX_BYTES + 1).as_bytes()).unwrap_err().contains("more than 1048576 bytes"));
 }
 
 /// What an XML reader takes long for, or much memory: seconds to hours, and gigabytes.

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::support::{Bench, Count, MIB, look, look_with, noise, put, refused, run, text};
+use crate::kit::needs::{is_root, not_run, test_name};
 use copal::config::paths::Paths;
 use copal::disk::partition::{Table, TableKind};
 use copal::disk::select::ImageSize;
@@ -87,8 +88,7 @@ fn mode(path: &Path, mode: u32) {
 
 /// A root with `tmp/in/disk.img`, and each on the way with the mode that it usually has. None without the right to give files away.
 fn tree_with_an_image_below_tmp(test: &str) -> Option<(Bench, Paths)> {
-    if !nix::unistd::geteuid().is_root() {
-        eprintln!("not run: {test}: root needed to give files to another user");
+    if !is_root(test) {
         return None;
     }
     let (bench, paths) = tree(&["tmp/in/disk.img"]);
@@ -236,8 +236,7 @@ fn the_search_stays_on_its_file_system() {
         Some("size=64k"),
     );
     if let Err(e) = mount {
-        eprintln!("not run: the_search_stays_on_its_file_system: cannot mount a tmpfs: {e}");
-        return;
+        return not_run(test_name!(), &format!("needs to mount a tmpfs: {e}"));
     }
     fs::write(bench.at("mnt/other/disk.img"), "other").unwrap();
     fs::write(bench.at("mnt/other/only.img"), "other").unwrap();

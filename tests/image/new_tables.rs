@@ -11,6 +11,7 @@ use copal::disk::partition::{TableKind, analyse, of_disk};
 use proptest::prelude::*;
 
 use super::support::{Bench, MIB, run, text};
+use crate::kit::needs::needs;
 use crate::kit::{disk, needs};
 
 const DISK_ID: [u8; 16] = *b"\x01\x23\x45\x67\x89\xab\x4d\xef\x81\x23\x45\x67\x89\xab\xcd\xef";
@@ -142,9 +143,7 @@ fn each_byte_is_that_of_sgdisk_on_the_smallest_disk() {
 
 #[test]
 fn each_byte_is_that_of_sgdisk_on_sectors_of_4096_bytes() {
-    if !needs::can_run("each_byte_is_that_of_sgdisk_on_sectors_of_4096_bytes") {
-        return;
-    }
+    needs!(needs::can_run);
     let dir = disk::folder();
     for size in [24 * MIB, 40 * MIB + 3 * 4096, 9 << 30] {
         let file = dir.path().join("4k.img");

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
+use crate::kit::needs::needs;
 use crate::kit::process::stderr;
 use crate::rig::{MIB, Rig, can_run, image_in};
 use crate::{assert_image, assert_ok, schema};
@@ -44,9 +45,7 @@ fn install(rig: &Rig) -> (serde_json::Value, String) {
 
 #[test]
 fn a_named_tree_goes_into_the_boot_folder_of_the_root() {
-    if !can_run("a_named_tree_goes_into_the_boot_folder_of_the_root") {
-        return;
-    }
+    needs!(can_run);
     let rig = rig(ALL_KEYS);
     let settings = "custom_fdt_file=own.dtb\nfdtofile=overlays/new/one.dtbo\nfdtfile=release.dtb\nx=1\n";
     rig.boot("extra_uEnv.txt", settings);
@@ -88,9 +87,7 @@ const OWN_SHA256: &str = "8b37336c28c7bc57744c0c486b81ecf587aa19221dc1769fd8b72e
 
 #[test]
 fn where_the_bootloader_looks_on_the_boot_partition_a_tree_goes_there() {
-    if !can_run("where_the_bootloader_looks_on_the_boot_partition_a_tree_goes_there") {
-        return;
-    }
+    needs!(can_run);
     for place in ["boot", "boot-first"] {
         let rig = rig(&format!("DEVICE_TREE_PLACE={place}\n"));
         rig.boot("extra_uEnv.txt", "custom_fdt_file=own.dtb\n");
@@ -108,9 +105,7 @@ fn where_the_bootloader_looks_on_the_boot_partition_a_tree_goes_there() {
 /// Images bring an empty `extra_uEnv.txt`, also those of media.
 #[test]
 fn where_nothing_is_named_nothing_changes() {
-    if !can_run("where_nothing_is_named_nothing_changes") {
-        return;
-    }
+    needs!(can_run);
     let rig = rig("DEVICE_TREE_REQUIRED=1\n");
     rig.boot("extra_uEnv.txt", "");
     rig.boot("own.dtb", "the owner's");
@@ -125,9 +120,7 @@ fn where_nothing_is_named_nothing_changes() {
 
 #[test]
 fn a_setting_without_a_device_tree_needs_no_root() {
-    if !can_run("a_setting_without_a_device_tree_needs_no_root") {
-        return;
-    }
+    needs!(can_run);
     // An image without a hostapp.
     let rig = Rig::new();
     rig.boot("extra_uEnv.txt", "extra_os_cmdline=quiet\n");
@@ -138,9 +131,7 @@ fn a_setting_without_a_device_tree_needs_no_root() {
 
 #[test]
 fn a_name_without_a_file_is_a_warning() {
-    if !can_run("a_name_without_a_file_is_a_warning") {
-        return;
-    }
+    needs!(can_run);
     let rig = rig(ALL_KEYS);
     rig.boot(
         "extra_uEnv.txt",
@@ -160,9 +151,7 @@ fn a_name_without_a_file_is_a_warning() {
 /// A bootloader that needs the file: the disk is not even opened for writing.
 #[test]
 fn a_needed_tree_that_is_missing_is_refused_before_the_first_write() {
-    if !can_run("a_needed_tree_that_is_missing_is_refused_before_the_first_write") {
-        return;
-    }
+    needs!(can_run);
     let rig = rig("DEVICE_TREE_REQUIRED=1\nDEVICE_TREE_KEYS=fdtfile\n");
     rig.boot("extra_uEnv.txt", "custom_fdt_file=own.dtb\nfdtfile=gone.dtb\n");
     let before = fs::read(&rig.disk.file).unwrap();
@@ -185,9 +174,7 @@ fn a_needed_tree_that_is_missing_is_refused_before_the_first_write() {
 /// An image without the root that the files belong into, as far as that is known before it is written.
 #[test]
 fn an_image_without_the_root_is_refused_and_one_that_is_not_read_yet_is_taken() {
-    if !can_run("an_image_without_the_root_is_refused_and_one_that_is_not_read_yet_is_taken") {
-        return;
-    }
+    needs!(can_run);
     let rig = rig("");
     rig.boot("extra_uEnv.txt", "custom_fdt_file=own.dtb\n");
     rig.boot("own.dtb", "the owner's");
@@ -213,9 +200,7 @@ fn an_image_without_the_root_is_refused_and_one_that_is_not_read_yet_is_taken() 
 
 #[test]
 fn a_tree_that_does_not_fit_leaves_no_half_installed_disk() {
-    if !can_run("a_tree_that_does_not_fit_leaves_no_half_installed_disk") {
-        return;
-    }
+    needs!(can_run);
     let rig = rig("");
     rig.boot("extra_uEnv.txt", "custom_fdt_file=own.dtb\n");
     rig.boot("own.dtb", &"x".repeat(16 * MIB));

@@ -4,6 +4,7 @@
 
 #[path = "../kit"]
 mod kit {
+    pub mod alone;
     pub mod disk;
     pub mod files;
     pub mod let_go;
@@ -31,6 +32,7 @@ mod undone;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
 
+use crate::kit::needs::needs;
 use crate::kit::schema;
 use kit::process::stderr;
 use rig::{CONFIG_JSON, MIB, Rig, can_run, image};
@@ -59,9 +61,7 @@ fn assert_image(rig: &Rig) {
 
 #[test]
 fn a_disk_is_installed_from_beginning_to_end() {
-    if !can_run("a_disk_is_installed_from_beginning_to_end") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     rig.program(
         "bin/resin-init-flasher-board",
@@ -151,9 +151,7 @@ fn the_schema_of_receipts_takes_no_other() {
 
 #[test]
 fn what_the_plan_says_happens_and_the_plan_itself_does_nothing() {
-    if !can_run("what_the_plan_says_happens_and_the_plan_itself_does_nothing") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     rig.program("bin/resin-init-board", "#!/bin/sh\ntouch /etc/ran\n");
     rig.program("bin/resin-init-flasher-board", "#!/bin/sh\ntouch /etc/ran\n");
@@ -176,9 +174,7 @@ fn what_the_plan_says_happens_and_the_plan_itself_does_nothing() {
 
 #[test]
 fn the_legacy_name_ends_with_power_off_or_reboot() {
-    if !can_run("the_legacy_name_ends_with_power_off_or_reboot") {
-        return;
-    }
+    needs!(can_run);
     // What the kernel does to a PID namespace whose init calls reboot(2), see pid_namespaces(7).
     for (more, signal) in [("", nix::libc::SIGINT), ("POSTINSTALL_REBOOT=1", nix::libc::SIGHUP)] {
         let rig = Rig::new();
@@ -195,9 +191,7 @@ fn the_legacy_name_ends_with_power_off_or_reboot() {
 
 #[test]
 fn the_board_s_way_to_power_off_comes_first() {
-    if !can_run("the_board_s_way_to_power_off_comes_first") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     rig.program("libexec/os-helpers-power", "os_helpers_shutdown() { echo by GPIO; touch /etc/off; }\n");
     // Where a board would be off, the power is taken from outside.
@@ -220,9 +214,7 @@ fn arguments_to_the_legacy_name_flash_nothing() {
 
 #[test]
 fn config_json_is_read_again_right_before_it_is_copied() {
-    if !can_run("config_json_is_read_again_right_before_it_is_copied") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     let registered = CONFIG_JSON.replacen('{', "{\"registered_at\": 1700000000, \"deviceId\": 7, ", 1);
     rig.put("etc/registered.json", &registered);
@@ -242,9 +234,7 @@ fn config_json_is_read_again_right_before_it_is_copied() {
 
 #[test]
 fn the_log_of_an_initramfs_is_kept() {
-    if !can_run("the_log_of_an_initramfs_is_kept") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     rig.put("var/initramfs.log", "all that happened\n");
     let log = [("INITRAMFS_LOGFILE", "/var/initramfs.log")];
@@ -261,9 +251,7 @@ fn the_log_of_an_initramfs_is_kept() {
 
 #[test]
 fn a_log_without_space_is_left_on_the_medium() {
-    if !can_run("a_log_without_space_is_left_on_the_medium") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     rig.put("var/initramfs.log", "all that happened\n".repeat(9 * MIB / 18));
     let log = [("INITRAMFS_LOGFILE", "/var/initramfs.log")];

@@ -3,6 +3,7 @@
 use std::fs;
 use std::process::Output;
 
+use crate::kit::needs::needs;
 use crate::kit::old_kernel::{CONTROL, REFUSED, SCRIPT, program};
 use crate::rig::{Disk, Rig, can_run, image, tool};
 use crate::{assert_image, assert_ok, stderr};
@@ -25,9 +26,7 @@ fn old(rig: &Rig, argv: &[&str]) -> Output {
 
 #[test]
 fn a_disk_is_installed() {
-    if !can_run("a_disk_is_installed") {
-        return;
-    }
+    needs!(can_run);
     let rig = system();
     rig.program(
         "bin/resin-init-flasher-board",
@@ -45,9 +44,7 @@ fn a_disk_is_installed() {
 /// Everything that a person does with an image by hand; each form of image has a decoder of its own.
 #[test]
 fn images_are_written_and_compared() {
-    if !can_run("images_are_written_and_compared") {
-        return;
-    }
+    needs!(can_run);
     let rig = system();
     let target = rig.beside("target.raw");
     fs::write(&target, vec![0xA5; 48 << 20]).unwrap();

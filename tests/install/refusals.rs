@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::kit::needs::needs;
 use crate::rig::{Rig, can_run, tool};
 use crate::{STARTED, stderr};
 
@@ -33,9 +34,7 @@ fn refused_late(rig: &Rig, code: &str, object: &str) {
 
 #[test]
 fn bootloaders_that_cannot_go_where_they_should() {
-    if !can_run("bootloaders_that_cannot_go_where_they_should") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     let disk = rig.disk.name().to_owned();
     let write = |device: &str, image: &str, block: &str, skip: &str| {
@@ -72,9 +71,7 @@ fn bootloaders_that_cannot_go_where_they_should() {
 
 #[test]
 fn bootloaders_that_lie_over_each_other() {
-    if !can_run("bootloaders_that_lie_over_each_other") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     let disk = rig.disk.name().to_owned();
     rig.boot("MLO", &"M".repeat(100 << 10));
@@ -95,9 +92,7 @@ fn bootloaders_that_lie_over_each_other() {
 
 #[test]
 fn a_config_json_that_is_missing_or_cannot_be_understood() {
-    if !can_run("a_config_json_that_is_missing_or_cannot_be_understood") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     for key in ["secureboot", "whitelist_pcr2"] {
         rig.put("mnt/boottmp/config.json", format!("{{\"installer\": {{\"{key}\": \"yes\"}}}}\n"));
@@ -115,9 +110,7 @@ fn a_config_json_that_is_missing_or_cannot_be_understood() {
 
 #[test]
 fn a_recovery_key_that_cannot_be_used() {
-    if !can_run("a_recovery_key_that_cannot_be_used") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     let configure = |secureboot: bool, key: Value| {
         let config = json!({"installer": {"secureboot": secureboot, "recovery_key": key}});
@@ -160,9 +153,7 @@ fn a_recovery_key_that_cannot_be_used() {
 
 #[test]
 fn a_board_set_up_that_fails() {
-    if !can_run("a_board_set_up_that_fails") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     rig.program("bin/resin-init-board", "#!/bin/sh\necho no such board >&2\nexit 7\n");
     refused_late(&rig, "board-program-failed", "resin-init-board");
@@ -170,9 +161,7 @@ fn a_board_set_up_that_fails() {
 
 #[test]
 fn a_plug_in_that_asks_for_encryption_or_does_not_return() {
-    if !can_run("a_plug_in_that_asks_for_encryption_or_does_not_return") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     rig.put("mnt/boottmp/config.json", "{\"installer\": {\"secureboot\": true}}\n");
     refused(&rig, "encryption-not-available", "installer.secureboot");
@@ -188,9 +177,7 @@ fn a_plug_in_that_asks_for_encryption_or_does_not_return() {
 
 #[test]
 fn a_boot_partition_too_small_for_what_the_medium_has() {
-    if !can_run("a_boot_partition_too_small_for_what_the_medium_has") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     rig.boot("splash/huge.png", &"x".repeat(9 << 20));
     refused(&rig, "boot-partition-full", "8388608 bytes");
@@ -198,9 +185,7 @@ fn a_boot_partition_too_small_for_what_the_medium_has() {
 
 #[test]
 fn a_caller_that_is_not_root() {
-    if !can_run("a_caller_that_is_not_root") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     let before = std::fs::read(&rig.disk.file).unwrap();
     let setpriv = ["setpriv", "--reuid=65534", "--clear-groups"];
@@ -212,9 +197,7 @@ fn a_caller_that_is_not_root() {
 
 #[test]
 fn a_signal_before_the_first_write() {
-    if !can_run("a_signal_before_the_first_write") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     // Within the very first step; that program is not disturbed.
     rig.program("bin/resin-init-board", "#!/bin/sh\nkill -TERM $PPID\necho it goes on\n");

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::kit::needs::needs;
 use crate::rig::{Rig, can_run};
 use crate::stderr;
 
@@ -100,9 +101,7 @@ fn below_device(page: &str) -> String {
 
 #[test]
 fn the_screen_tells_of_an_installation_from_start_to_end() {
-    if !can_run("the_screen_tells_of_an_installation_from_start_to_end") {
-        return;
-    }
+    needs!(can_run);
     for columns in [80, 40, 20] {
         let rig = Rig::new();
         with_release(&rig);
@@ -151,9 +150,7 @@ fn ends(rig: &Rig, code: i32, state: u8, expected: &str) -> Vec<String> {
 
 #[test]
 fn the_screen_ends_with_the_code_and_the_remedy() {
-    if !can_run("the_screen_ends_with_the_code_and_the_remedy") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     std::fs::remove_file(rig.root().join("mnt/boot/grub.cfg_internal")).unwrap();
     std::fs::remove_file(rig.root().join("opt/balena.img")).unwrap();
@@ -179,9 +176,7 @@ fn the_screen_ends_with_the_code_and_the_remedy() {
 
 #[test]
 fn a_question_that_cannot_be_asked_is_refused() {
-    if !can_run("a_question_that_cannot_be_asked_is_refused") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     rig.put("mnt/boottmp/config.json", r#"{"installer": {"confirm": "maybe"}}"#);
     ends(
@@ -209,9 +204,7 @@ fn a_question_that_cannot_be_asked_is_refused() {
 /// The owner's word counts before the board's.
 #[test]
 fn a_countdown_is_shown_and_runs_out() {
-    if !can_run("a_countdown_is_shown_and_runs_out") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     with_release(&rig);
     rig.conf(&["INSTALLER_CONFIRM=key"]);
@@ -236,9 +229,7 @@ fn a_countdown_is_shown_and_runs_out() {
 /// The log of an operator's terminal is not a screen.
 #[test]
 fn nothing_is_shown_twice_to_an_operator() {
-    if !can_run("nothing_is_shown_twice_to_an_operator") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     let terminal = Terminal::new(&rig, 80);
     let script = format!("mount --bind {0} /dev/tty1; exec /resin-init-flasher 2>{0}", terminal.node);

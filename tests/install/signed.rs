@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::kit::needs::needs;
 use crate::kit::process::tool;
 use crate::rig::{Rig, can_run};
 use crate::{STARTED, assert_image, assert_ok, schema, stderr};
@@ -37,9 +38,7 @@ fn flash(rig: &Rig, keys: &str, more: &str) -> std::process::Output {
 
 #[test]
 fn an_owner_may_accept_only_signed_images() {
-    if !can_run("an_owner_may_accept_only_signed_images") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     let (certificate, id) = sign(&rig);
     let known = format!("0b2e3c1d I------ 1 perm 1f030000 0 0 asymmetri balenaOS: {id}: X509.rsa []\n");

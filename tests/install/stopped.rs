@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::kit::needs::needs;
 use crate::rig::{Rig, can_run};
 use crate::stderr;
 
@@ -14,9 +15,7 @@ const SERVICE: &str = "touch /run/console; mount --bind /run/console /dev/consol
 
 #[test]
 fn a_flasher_that_is_stopped_says_in_which_state_the_disk_is() {
-    if !can_run("a_flasher_that_is_stopped_says_in_which_state_the_disk_is") {
-        return;
-    }
+    needs!(can_run);
     let flasher = ["sh", "-c", SERVICE, "sh", "/resin-init-flasher"];
     let untouched = "nothing was written";
     let plugin =
@@ -65,9 +64,7 @@ fn a_flasher_that_is_stopped_says_in_which_state_the_disk_is() {
 /// Its result is in a file for its client, and the one who has stopped it may be somebody else.
 #[test]
 fn a_job_that_is_stopped_says_it_too() {
-    if !can_run("a_job_that_is_stopped_says_it_too") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     rig.program("bin/resin-init-flasher-board", STOP);
     let flash = json!({

@@ -1,5 +1,6 @@
 //! Failures behind the write: the disk must not boot.
 
+use crate::kit::needs::needs;
 use crate::kit::prove;
 use crate::rig::{Rig, can_run};
 use crate::{STARTED, stderr};
@@ -27,9 +28,7 @@ pub fn undone(rig: &Rig, code: &str, words: &[&str]) -> String {
 
 #[test]
 fn a_signal_as_soon_as_the_table_is_there() {
-    if !can_run("a_signal_as_soon_as_the_table_is_there") {
-        return;
-    }
+    needs!(can_run);
     for signal in ["TERM", "HUP"] {
         let rig = Rig::new();
         // Not the first process of its namespace, whom a signal does not end unless it is caught.
@@ -44,9 +43,7 @@ fn a_signal_as_soon_as_the_table_is_there() {
 /// It is a service: a console that goes away asks it for nothing.
 #[test]
 fn a_hangup_ends_neither_the_flasher_nor_what_it_runs() {
-    if !can_run("a_hangup_ends_neither_the_flasher_nor_what_it_runs") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     rig.program("bin/resin-init-flasher-board", "#!/bin/sh\nkill -HUP $$ $PPID\necho the program goes on\n");
     let out = rig.run_and_end(&["sh", "-c", "/resin-init-flasher; exit $?"], "HUP");
@@ -57,9 +54,7 @@ fn a_hangup_ends_neither_the_flasher_nor_what_it_runs() {
 
 #[test]
 fn a_board_program_that_moves_the_backup_table_and_fails() {
-    if !can_run("a_board_program_that_moves_the_backup_table_and_fails") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     rig.program("bin/resin-init-flasher-board", "#!/bin/sh\nset -e\nsgdisk -e $internal_dev\nexit 1\n");
     let text = undone(&rig, "board-program-failed", &["The operation has completed successfully"]);
@@ -72,9 +67,7 @@ fn a_board_program_that_moves_the_backup_table_and_fails() {
 
 #[test]
 fn a_board_program_that_fails() {
-    if !can_run("a_board_program_that_fails") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     rig.program("bin/resin-init-flasher-board", "echo no interpreter is named here\nexit 5\n");
     undone(&rig, "board-program-failed", &["resin-init-flasher-board", "no interpreter is named here"]);
@@ -96,9 +89,7 @@ fn a_board_program_that_leaves_a_process_in_the_boot_partition() {
 
 #[test]
 fn a_boot_partition_that_is_full() {
-    if !can_run("a_boot_partition_that_is_full") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     // Fits an empty partition, but not beside what the image has in it.
     rig.boot("splash/huge.png", &"x".repeat(7 << 20));
@@ -107,9 +98,7 @@ fn a_boot_partition_that_is_full() {
 
 #[test]
 fn a_plug_in_that_fails_after_the_write() {
-    if !can_run("a_plug_in_that_fails_after_the_write") {
-        return;
-    }
+    needs!(can_run);
     for function in ["secureboot_bootloader_setup", "secureboot_bootloader_postsetup"] {
         let rig = Rig::new();
         rig.program(
@@ -122,9 +111,7 @@ fn a_plug_in_that_fails_after_the_write() {
 
 #[test]
 fn a_config_json_that_breaks_in_the_meantime() {
-    if !can_run("a_config_json_that_breaks_in_the_meantime") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     rig.program(
         "libexec/balena-init-flasher-secureboot",

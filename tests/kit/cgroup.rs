@@ -1,6 +1,7 @@
 //! Control groups that bound the number of processes and threads, gone when a test ends.
 #![allow(dead_code)] // no test program uses all of it
 
+use crate::kit::needs::not_run;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,13 +26,13 @@ impl Pids {
     pub fn new(test: &str) -> Option<Pids> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let Some(top) = top() else {
-            eprintln!("not run: {test}: needs the pids controller of control groups");
+            not_run(test, "needs the pids controller of control groups");
             return None;
         };
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder = top.join(format!("copal-test-{}-{number}", std::process::id()));
         if let Err(e) = fs::create_dir(&folder) {
-            eprintln!("not run: {test}: needs to make a control group: {e}");
+            not_run(test, &format!("needs to make a control group: {e}"));
             return None;
         }
         Some(Pids(folder))

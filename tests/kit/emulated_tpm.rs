@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use copal::tpm::Tpm;
 
-use super::prepared::{not_run, part};
+use super::needs::not_run;
+use super::prepared::part;
 
 const LIMIT: Duration = Duration::from_secs(60);
 

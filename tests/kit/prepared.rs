@@ -25,8 +25,3 @@ pub fn part(name: &str) -> Result<PathBuf, String> {
     let why = why.as_deref().map_or("see qemu/prepare.sh", str::trim);
     Err(format!("no {}: {why}", at.display()))
 }
-
-/// Says why a test cannot run here. `./dev test` lists these lines.
-pub fn not_run(test: &str, why: &str) {
-    eprintln!("not run: {test}: {why}");
-}

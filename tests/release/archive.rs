@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
+use std::sync::Once;
 
 use serde_json::Value;
 
@@ -19,9 +20,14 @@ const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 const SOURCES: [&str; 7] =
     ["Cargo.toml", "Cargo.lock", "build.rs", "COMMIT", "LICENSE", "CHANGELOG.md", "rust-toolchain.toml"];
 
-/// What is packed as the program: any file does.
+/// What is packed as the program: the beginning of one for x86-64, which is all that is looked at.
 fn binary() -> PathBuf {
-    top().join("Cargo.lock")
+    static ONCE: Once = Once::new();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("copal-x86_64");
+    ONCE.call_once(|| {
+        fs::write(&path, b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\x3e\0 and more").unwrap();
+    });
+    path
 }
 
 fn run(command: &mut Command) -> String {

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::kit::needs::{not_run, test_name};
 use crate::top;
 
 /// A checkout of that program.
@@ -179,8 +180,7 @@ fn git_of_another_user_is_not_read() {
     let place = Place::new();
     let nobody = Some(65534);
     if std::os::unix::fs::chown(place.top.join(".git"), nobody, nobody).is_err() {
-        println!("not run: a checkout of another user: not root");
-        return;
+        return not_run(test_name!(), "needs root");
     }
     std::os::unix::fs::chown(&place.top, nobody, nobody).unwrap();
     let mut command = place.cargo("run");

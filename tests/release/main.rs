@@ -10,6 +10,7 @@ mod help;
 mod initramfs;
 #[path = "../kit"]
 mod kit {
+    pub mod needs;
     pub mod prove;
 }
 mod layer;

@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use crate::contents::rows;
+use crate::kit::needs::not_run;
 use crate::{pages, said};
 
 /// What is made is what a release installs.
@@ -126,8 +127,7 @@ fn pages_leave_nothing_out() {
 fn accepts(shell: &str, script: &str) {
     let child = Command::new(shell).arg("-n").stdin(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let Ok(mut child) = child else {
-        eprintln!("not run: completions for {shell}: {shell} is missing");
-        return;
+        return not_run(&format!("completions for {shell}"), &format!("needs {shell}"));
     };
     child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
     let o = child.wait_with_output().unwrap();

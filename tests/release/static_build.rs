@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::kit::needs::not_run;
 use crate::kit::prove;
 use crate::top;
 
@@ -98,8 +99,7 @@ fn starts(arch: &str) {
     } else {
         let names = [format!("qemu-{arch}-static"), format!("qemu-{arch}")];
         let Some(emulator) = names.iter().find_map(|name| in_path(name)) else {
-            eprintln!("not run: copal-{arch} starts: no {} here", names[0]);
-            return;
+            return not_run(&format!("copal-{arch} starts"), &format!("needs {}", names[0]));
         };
         let mut command = Command::new(emulator);
         command.arg(&path);

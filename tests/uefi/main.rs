@@ -3,6 +3,7 @@
 
 #[path = "../kit"]
 mod kit {
+    pub mod needs;
     pub mod prepared;
 }
 

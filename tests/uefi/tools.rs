@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::kit::prepared::{not_run, part};
+use crate::kit::needs::not_run;
+use crate::kit::prepared::part;
 
 pub(crate) struct Tools {
     tree: PathBuf,

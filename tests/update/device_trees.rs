@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::image::Release;
 use crate::kit::device_tree::model;
 use crate::kit::image_archive::digest;
+use crate::kit::needs::needs;
 use crate::rig::{Rig, can_run, stderr, stdout};
 
 const RUNNING: &str = "mnt/sysroot/active/current/boot";
@@ -51,9 +52,7 @@ fn last_record(rig: &Rig) -> Value {
 
 #[test]
 fn a_device_tree_survives_an_update() {
-    if !can_run("a_device_tree_survives_an_update") {
-        return;
-    }
+    needs!(can_run);
     let rig = rig();
     rig.put(CONF, "CARRY_BOOT=firmware/cal.bin\nDEVICE_TREE_REQUIRED=1\n");
     rig.put(&format!("{RUNNING}/firmware/cal.bin"), "calibration");
@@ -92,9 +91,7 @@ fn a_device_tree_survives_an_update() {
 
 #[test]
 fn an_archive_without_the_tree_that_the_board_needs_changes_nothing() {
-    if !can_run("an_archive_without_the_tree_that_the_board_needs_changes_nothing") {
-        return;
-    }
+    needs!(can_run);
     let rig = rig();
     rig.put("mnt/sysroot/inactive/hostapps/old/boot/x", "");
     rig.ok(&["ln", "-s", "hostapps/old", "/mnt/sysroot/inactive/current"]);
@@ -148,9 +145,7 @@ fn an_archive_without_the_tree_that_the_board_needs_changes_nothing() {
 
 #[test]
 fn a_pull_without_the_tree_that_the_board_needs_selects_nothing() {
-    if !can_run("a_pull_without_the_tree_that_the_board_needs_selects_nothing") {
-        return;
-    }
+    needs!(can_run);
     let rig = rig();
     let (mut registry, name) = rig.registry();
     rig.put("mnt/sysroot/inactive/hostapps/old/boot/x", "");

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::copal::{Board, ready};
 use crate::kit::added::is_added;
+use crate::kit::needs::needs;
 use crate::rig::{Rig, can_run, stderr};
 
 /// What the updater of meta-balena exports (`hostapp-update` of v8.0.2).
@@ -39,9 +40,7 @@ fn failing_update(rig: &Rig) {
 
 #[test]
 fn every_hook_of_an_update_finds_what_the_script_gave_it() {
-    if !can_run("every_hook_of_an_update_finds_what_the_script_gave_it") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     for at in ["before", "forward"] {
         rig.hook(at, &dumps(at));

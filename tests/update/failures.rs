@@ -3,13 +3,12 @@
 use std::fs::{self, File};
 
 use crate::image::Release;
+use crate::kit::needs::needs;
 use crate::rig::{Rig, can_run, stderr, until, wait};
 
 #[test]
 fn a_hook_that_fails_leaves_the_running_system_selected() {
-    if !can_run("a_hook_that_fails_leaves_the_running_system_selected") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     for at in ["before", "forward", "flipped", "after"] {
         rig.put("mnt/data/said", "");
@@ -33,9 +32,7 @@ fn a_hook_that_fails_leaves_the_running_system_selected() {
 
 #[test]
 fn a_rollback_on_request_skips_the_current_hooks() {
-    if !can_run("a_rollback_on_request_skips_the_current_hooks") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     rig.hook("after", "echo '[x][ERROR] cannot write x [boot-state-unwritable]; try y' >&2; exit 1\n");
     let out = rig.run(&["copal", "update", "-xf", "/mnt/data/os.tar"]);
@@ -47,9 +44,7 @@ fn a_rollback_on_request_skips_the_current_hooks() {
 
 #[test]
 fn hooks_that_succeed_and_select_nothing_have_failed() {
-    if !can_run("hooks_that_succeed_and_select_nothing_have_failed") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     rig.hook("forward", "exit 0\n");
     let out = rig.update(&[]);
@@ -61,9 +56,7 @@ fn hooks_that_succeed_and_select_nothing_have_failed() {
 /// The hooks have written the new root into the file, and U-Boot does not read it: or the root, and not the trial.
 #[test]
 fn a_selection_that_the_bootloader_does_not_read_fails_the_update() {
-    if !can_run("a_selection_that_the_bootloader_does_not_read_fails_the_update") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     for (line, text) in [
         ("=x", "=x\\nresin_root_part=3\\nupgrade_available=1"),
@@ -92,9 +85,7 @@ fn a_selection_that_the_bootloader_does_not_read_fails_the_update() {
 /// Until the running system is selected, a power cut would lead to the slot that the update erases.
 #[test]
 fn a_selection_that_the_bootloader_does_not_read_is_repaired_before_the_slot_is_erased() {
-    if !can_run("a_selection_that_the_bootloader_does_not_read_is_repaired_before_the_slot_is_erased") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     rig.put("mnt/boot/resinOS_uEnv.txt", "=x\nresin_root_part=3\nupgrade_available=1\n");
     rig.hook("before", "cat /mnt/boot/resinOS_uEnv.txt >> /mnt/data/found\n");
@@ -106,9 +97,7 @@ fn a_selection_that_the_bootloader_does_not_read_is_repaired_before_the_slot_is_
 
 #[test]
 fn a_release_that_cannot_boot_is_not_selected() {
-    if !can_run("a_release_that_cannot_boot_is_not_selected") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     let other = Release::new();
     other.remove("boot/init");
@@ -129,9 +118,7 @@ fn a_release_that_cannot_boot_is_not_selected() {
 
 #[test]
 fn a_slot_that_fills_up_is_the_engines_own_error() {
-    if !can_run("a_slot_that_fills_up_is_the_engines_own_error") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     rig.ok(&["sh", "-c", "! dd if=/dev/zero of=/mnt/sysroot/inactive/lost+found/mine bs=1M 2>/dev/null"]);
     let out = rig.run(&["copal", "update", "-f", "/mnt/data/os.tar"]);
@@ -146,9 +133,7 @@ fn a_slot_that_fills_up_is_the_engines_own_error() {
 
 #[test]
 fn a_counter_that_cannot_be_written_undoes_the_update() {
-    if !can_run("a_counter_that_cannot_be_written_undoes_the_update") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     let full = "ln -s /dev/full /mnt/sysroot/inactive/counter.new\n";
     let folder = "rm /mnt/sysroot/inactive/counter && mkdir -p /mnt/sysroot/inactive/counter/taken\n";
@@ -179,9 +164,7 @@ fn a_counter_that_cannot_be_written_undoes_the_update() {
 
 #[test]
 fn an_archive_is_unpacked_on_the_data_partition() {
-    if !can_run("an_archive_is_unpacked_on_the_data_partition") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     // Room in the slot for the release once, not for its archive beside it.
     let large = Release::new();
@@ -208,9 +191,7 @@ fn an_archive_is_unpacked_on_the_data_partition() {
 
 #[test]
 fn a_selection_that_cannot_be_restored_is_reported_loudly() {
-    if !can_run("a_selection_that_cannot_be_restored_is_reported_loudly") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     rig.hook("after", "mount -o remount,ro /mnt/boot; exit 1\n");
     let out = rig.update(&[]);
@@ -233,9 +214,7 @@ fn a_selection_that_cannot_be_restored_is_reported_loudly() {
 
 #[test]
 fn hooks_of_the_running_system_that_fail_are_reported_and_stop_nothing() {
-    if !can_run("hooks_of_the_running_system_that_fail_are_reported_and_stop_nothing") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     rig.program("hostapp-update-hooks", "#!/bin/sh\necho current >> /mnt/data/said; exit 7\n");
     rig.hook("after", "exit 1\n");
@@ -249,9 +228,7 @@ fn hooks_of_the_running_system_that_fail_are_reported_and_stop_nothing() {
 
 #[test]
 fn hooks_that_go_on_without_their_engine_are_ended_before_the_update_is_undone() {
-    if !can_run("hooks_that_go_on_without_their_engine_are_ended_before_the_update_is_undone") {
-        return;
-    }
+    needs!(can_run);
     let mut rig = Rig::ready();
     rig.hook("forward", "touch /run/held; while [ -e /run/held ]; do sleep 0.05; done\n");
     let log = rig.dir.path().join("update.log");

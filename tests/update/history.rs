@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::image::Release;
+use crate::kit::needs::needs;
 use crate::rig::{Rig, can_run, stderr};
 
 fn history(rig: &Rig) -> Vec<Value> {
@@ -12,9 +13,7 @@ fn history(rig: &Rig) -> Vec<Value> {
 
 #[test]
 fn what_was_installed_and_what_failed_is_kept() {
-    if !can_run("what_was_installed_and_what_failed_is_kept") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     rig.put("etc/os-release", "VERSION=\"5.3.1\"\n");
     let release = Release::new();
@@ -52,9 +51,7 @@ fn what_was_installed_and_what_failed_is_kept() {
 /// Of what was in the slot before the update, nothing is told as its own.
 #[test]
 fn an_update_that_installs_nothing_has_no_release() {
-    if !can_run("an_update_that_installs_nothing_has_no_release") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     // The registry knows the image, but has lost its layer: that is not seen before the pull.
     let (mut registry, name) = rig.registry();
@@ -79,9 +76,7 @@ fn an_update_that_installs_nothing_has_no_release() {
 /// The state partition may be full, or take nothing at all; the update does not depend on what it tells.
 #[test]
 fn a_history_that_cannot_be_kept_stops_no_update() {
-    if !can_run("a_history_that_cannot_be_kept_stops_no_update") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     rig.put("mnt/state/copal/history.jsonl", "");
     let read_only = "mount --bind $0 $0 && mount -o remount,bind,ro $0";

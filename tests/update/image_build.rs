@@ -6,6 +6,7 @@ use std::os::unix::fs::symlink;
 
 use crate::copal::program;
 use crate::image::Release;
+use crate::kit::needs::needs;
 use crate::rig::{Rig, can_run, stderr, stdout, tool};
 
 /// The first process of the container, which is no init and does not reap. The engine's options are those of the tests, where the
@@ -50,9 +51,7 @@ fn builder() -> Release {
 
 #[test]
 fn a_container_without_anything_fills_a_slot() {
-    if !can_run("a_container_without_anything_fills_a_slot") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     builder().archive("builder:1", &rig.at("mnt/data/builder.tar"));
     rig.ok(&["docker", "-H", "unix:///var/run/balena-host.sock", "load", "-i", "/mnt/data/builder.tar"]);

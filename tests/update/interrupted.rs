@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::image::Release;
+use crate::kit::needs::needs;
 use crate::kit::prove;
 use crate::layout::assert_slot;
 use crate::rig::{Rig, can_run, stderr, until, wait};
@@ -76,9 +77,7 @@ fn assert_interrupted(rig: &Rig, (out, took): &(Output, Duration), code: i32) {
 
 #[test]
 fn checks_that_wait_for_the_engine() {
-    if !can_run("checks_that_wait_for_the_engine") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     rig.ok(&["sh", "-c", "kill -STOP $(cat /run/engine.pid)"]);
     for (program, code) in [(&["hostapp-update"][..], 1), (&["copal", "update"], 3)] {
@@ -98,9 +97,7 @@ fn checks_that_wait_for_the_engine() {
 
 #[test]
 fn a_pull_from_a_registry_that_stalls() {
-    if !can_run("a_pull_from_a_registry_that_stalls") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     let (mut registry, name) = rig.registry();
     let (address, path) = name.split_once('/').unwrap();

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::image::Release;
+use crate::kit::needs::needs;
 use crate::rig::{Rig, can_run, stderr, stdout};
 
 /// The slot is as a board's bootloader and mobynit expect it.
@@ -50,9 +51,7 @@ fn assert_selected(rig: &Rig) {
 
 #[test]
 fn an_archive_is_installed_and_selected() {
-    if !can_run("an_archive_is_installed_and_selected") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     rig.put("run/openvpn/vpn_status/active", "");
     rig.put("mnt/sysroot/inactive/hostapps/old/boot/x", "");
@@ -97,9 +96,7 @@ fn an_archive_is_installed_and_selected() {
 
 #[test]
 fn an_image_of_a_registry_stays_in_the_engine() {
-    if !can_run("an_image_of_a_registry_stays_in_the_engine") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     let (mut registry, name) = rig.registry();
     // Without a tag, as it is written in many a script.
@@ -118,9 +115,7 @@ fn an_image_of_a_registry_stays_in_the_engine() {
 
 #[test]
 fn without_hooks_nothing_is_selected() {
-    if !can_run("without_hooks_nothing_is_selected") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     let out = rig.update(&["-n"]);
     assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
@@ -132,9 +127,7 @@ fn without_hooks_nothing_is_selected() {
 
 #[test]
 fn an_image_is_built_where_there_is_no_device() {
-    if !can_run("an_image_is_built_where_there_is_no_device") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     // Nothing of a device: no running slot, no state, no boot partition.
     let script = "umount /mnt/sysroot/active /mnt/state /mnt/boot && rmdir /mnt/sysroot/active /mnt/state /mnt/boot \
@@ -150,9 +143,7 @@ fn an_image_is_built_where_there_is_no_device() {
 
 #[test]
 fn a_release_without_hooks_for_the_old_system_is_installed_too() {
-    if !can_run("a_release_without_hooks_for_the_old_system_is_installed_too") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     let old = Release::new();
     old.remove("usr/bin/hostapp-update-hooks-v2");

@@ -35,10 +35,3 @@ mod rig;
 mod safe_reboot;
 mod signals;
 mod test_suite;
-
-/// What a rollback does on the devices: no test, but a program that one runs.
-#[test]
-#[ignore = "a program that other tests start"]
-fn old_hooks() {
-    old_system::act();
-}

@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 use serde_json::json;
 
 use crate::kit::image_archive::{Made, digest, elf, pack, tar_of};
+use crate::kit::needs::needs;
 use crate::rig::{Rig, can_run, stderr, stdout};
 
 /// Refused with this code, and everything is as it was.
@@ -27,9 +28,7 @@ fn rig() -> Rig {
 
 #[test]
 fn the_only_proven_system_is_not_erased() {
-    if !can_run("the_only_proven_system_is_not_erased") {
-        return;
-    }
+    needs!(can_run);
     let rig = rig();
     for (root, upgrade, what) in [("2", "1", "on trial"), ("3", "1", "fell back")] {
         rig.put(
@@ -55,9 +54,7 @@ fn the_only_proven_system_is_not_erased() {
 
 #[test]
 fn what_is_wrong_is_found_before_anything_changes() {
-    if !can_run("what_is_wrong_is_found_before_anything_changes") {
-        return;
-    }
+    needs!(can_run);
     let rig = rig();
     let update = |file: &str| rig.run(&["copal", "update", "-f", file]);
     let out = rig.command(&UPDATE).env("COPAL_HOOK_TIMEOUT", "soon").output().unwrap();
@@ -118,9 +115,7 @@ fn image(init: &[u8]) -> Made {
 
 #[test]
 fn what_an_archive_is_made_for_is_known_before_the_slot_is_emptied() {
-    if !can_run("what_an_archive_is_made_for_is_known_before_the_slot_is_emptied") {
-        return;
-    }
+    needs!(can_run);
     let rig = rig();
     // What the slot holds stays there.
     rig.ok(&["docker", "-H", "unix:///var/run/balena-host.sock", "load", "-i", "/mnt/data/os.tar"]);
@@ -187,9 +182,7 @@ fn what_an_archive_is_made_for_is_known_before_the_slot_is_emptied() {
 
 #[test]
 fn a_boot_folder_that_must_stay_counts_against_the_slot() {
-    if !can_run("a_boot_folder_that_must_stay_counts_against_the_slot") {
-        return;
-    }
+    needs!(can_run);
     let rig = rig();
     let slot = "mnt/sysroot/inactive";
     // It is in the slot already, and alone leaves space enough.
@@ -216,9 +209,7 @@ fn a_boot_folder_that_must_stay_counts_against_the_slot() {
 
 #[test]
 fn an_engine_that_is_not_there_is_reported() {
-    if !can_run("an_engine_that_is_not_there_is_reported") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     let out = rig.run(&["copal", "update", "-i", "registry/os:2"]);
     assert_eq!(out.status.code(), Some(3), "{}", stderr(&out));
@@ -227,9 +218,7 @@ fn an_engine_that_is_not_there_is_reported() {
 
 #[test]
 fn an_image_that_the_registry_does_not_give_is_refused_with_the_slot_intact() {
-    if !can_run("an_image_that_the_registry_does_not_give_is_refused_with_the_slot_intact") {
-        return;
-    }
+    needs!(can_run);
     let rig = rig();
     let (mut registry, name) = rig.registry();
     // What was installed before is in the engine.
@@ -251,9 +240,7 @@ fn an_image_that_the_registry_does_not_give_is_refused_with_the_slot_intact() {
 
 #[test]
 fn the_legacy_name_knows_two_exit_codes_for_failures() {
-    if !can_run("the_legacy_name_knows_two_exit_codes_for_failures") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     for (args, code) in [(&[][..], 2), (&["-z"], 2), (&["-r"], 2), (&["-f", "/none"], 1), (&["-i", "a:b"], 1)]
     {

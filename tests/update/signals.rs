@@ -3,6 +3,7 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Child;
 
+use crate::kit::needs::needs;
 use crate::rig::{Rig, can_run, stderr, stdout, until, wait};
 
 /// An update that waits in a hook until the test lets it go on.
@@ -25,9 +26,7 @@ fn pid(rig: &Rig) -> String {
 
 #[test]
 fn a_second_one_learns_which_process_is_at_work() {
-    if !can_run("a_second_one_learns_which_process_is_at_work") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     // What a hook leaves running must not hold the lock.
     rig.hook("after", "sleep 300 > /dev/null 2>&1 &\n");
@@ -53,9 +52,7 @@ fn a_second_one_learns_which_process_is_at_work() {
 
 #[test]
 fn a_signal_is_obeyed_when_the_step_is_done() {
-    if !can_run("a_signal_is_obeyed_when_the_step_is_done") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     for (signal, at) in [("TERM", "before"), ("INT", "after")] {
         rig.put("mnt/data/said", "");
@@ -76,9 +73,7 @@ fn a_signal_is_obeyed_when_the_step_is_done() {
 /// When the slot is selected, and nobody has been told of it yet.
 #[test]
 fn a_signal_that_comes_too_late_ends_the_wait_for_the_reboot_only() {
-    if !can_run("a_signal_that_comes_too_late_ends_the_wait_for_the_reboot_only") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     // The history is written last, and waited for a few seconds.
     rig.hook("after", "fsfreeze -f /mnt/state\n");
@@ -104,9 +99,7 @@ fn a_signal_that_comes_too_late_ends_the_wait_for_the_reboot_only() {
 
 #[test]
 fn a_lost_terminal_ends_nothing() {
-    if !can_run("a_lost_terminal_ends_nothing") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     let mut child = held(&rig, "before");
     drop((child.stdout.take(), child.stderr.take()));
@@ -118,9 +111,7 @@ fn a_lost_terminal_ends_nothing() {
 
 #[test]
 fn one_that_was_killed_is_undone_by_the_next() {
-    if !can_run("one_that_was_killed_is_undone_by_the_next") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     for at in ["before", "flipped", "after"] {
         let mut child = held(&rig, at);
@@ -143,9 +134,7 @@ fn one_that_was_killed_is_undone_by_the_next() {
 
 #[test]
 fn who_asks_for_it_gets_a_reboot_into_the_new_system() {
-    if !can_run("who_asks_for_it_gets_a_reboot_into_the_new_system") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::ready();
     // reboot(2) ends the namespace of the device, and everything in it.
     let out = rig.update(&["-r"]);

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use super::rig::{folder, only, see, side_name};
-use crate::kit::needs::{can_run, is_root};
+use crate::kit::needs::{can_run, is_root, needs};
 
 const COPAL: &str = env!("CARGO_BIN_EXE_copal");
 
@@ -107,9 +107,7 @@ fn what_a_cut_off_write_has_left_is_read() {
 /// In a folder where every user may create names, such as /tmp.
 #[test]
 fn the_link_of_another_user_is_not_followed_there() {
-    if !is_root("the_link_of_another_user_is_not_followed_there") {
-        return;
-    }
+    needs!(is_root);
     let (dir, path) = folder(&[("config.json", b"old")]);
     let shared = dir.path().join("shared");
     std::fs::create_dir(&shared).unwrap();
@@ -248,9 +246,7 @@ impl Drop for Small {
 
 #[test]
 fn without_space_only_unsafe_writes_in_place() {
-    if !can_run("fatrw without room") {
-        return;
-    }
+    needs!(can_run);
     let dir = tempfile::tempdir().unwrap();
     let small = Small::new(&dir.path().join("small"), 256);
     let file = at(&small.0, "kernel");
@@ -286,9 +282,7 @@ fn without_space_only_unsafe_writes_in_place() {
 
 #[test]
 fn a_side_file_is_read_where_nothing_can_be_written() {
-    if !can_run("fatrw on a read-only file system") {
-        return;
-    }
+    needs!(can_run);
     let dir = tempfile::tempdir().unwrap();
     let small = Small::new(&dir.path().join("small"), 256);
     let (side, half) = (side_name("a", "cfa9c461", b"side"), side_name("b", "cfa9c461", b"whole"));

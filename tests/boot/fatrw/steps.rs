@@ -11,6 +11,7 @@ use copal::sys::crash_point;
 use copal::sys::file::{self, Content, Folder, Outcome, is_temporary};
 
 use super::rig::{folder, only, see};
+use crate::kit::needs::needs;
 use crate::kit::{disk, needs};
 
 const KERNEL_NAME: &str = "vmlinuz";
@@ -128,9 +129,7 @@ fn a_file_that_grows_where_it_lies_is_cut_to_its_size_before() {
 /// The page cache says what was written, and the medium something else.
 #[test]
 fn what_is_read_back_comes_from_the_medium() {
-    if !needs::can_run("what_is_read_back_comes_from_the_medium") {
-        return;
-    }
+    needs!(needs::can_run);
     const BLOCK: usize = 1024;
     let device = disk::Loop::new(16 << 20);
     disk::run("mke2fs", &["-q", "-F", "-t", "ext4", "-b", "1024", device.name()]).unwrap();

@@ -12,7 +12,7 @@ use copal::sys::crash_point;
 use super::support::{Device, stamps};
 use crate::kit::disk::tmpfs;
 use crate::kit::files::{see, tree};
-use crate::kit::needs::can_run;
+use crate::kit::needs::{can_run, needs};
 
 const RELEASE: &[(&str, &str)] = &[
     ("EFI/BOOT/bootx64.efi", "plain loader"),
@@ -154,9 +154,7 @@ fn a_release_without_the_secure_variant_is_refused() {
 
 #[test]
 fn the_link_to_the_other_partition_is_followed_and_its_space_counted() {
-    if !can_run("the_link_to_the_other_partition_is_followed_and_its_space_counted") {
-        return;
-    }
+    needs!(can_run);
     let mut device = Device::encrypted(&[], RELEASE);
     symlink("../efi/EFI", device.boot().join("EFI")).unwrap();
     // Nothing is mounted there: the link leads out.

@@ -9,7 +9,7 @@ use copal::state::files::{RollbackKind, RollbackRecord};
 
 use super::support::{Device, md5sum_is_content, stamps};
 use crate::kit::disk::{Undo, tmpfs};
-use crate::kit::needs::can_run;
+use crate::kit::needs::{can_run, needs};
 
 /// A boot partition of `kib` with a kernel of `old` KiB, and a release with one of `new` KiB.
 fn device(kib: u64, old: usize, new: usize) -> (Undo, Device) {
@@ -22,9 +22,7 @@ fn device(kib: u64, old: usize, new: usize) -> (Undo, Device) {
 
 #[test]
 fn an_update_that_does_not_fit_changes_nothing() {
-    if !can_run("an_update_that_does_not_fit_changes_nothing") {
-        return;
-    }
+    needs!(can_run);
     // Both copies have to fit, with 512 KiB left over.
     for (kib, fits) in [(1000 + 1000 + 511, false), (1000 + 1000 + 512 + 64, true)] {
         let (_mounted, device) = device(kib, 1000, 1000);
@@ -44,9 +42,7 @@ fn an_update_that_does_not_fit_changes_nothing() {
 
 #[test]
 fn what_is_there_already_needs_no_space() {
-    if !can_run("what_is_there_already_needs_no_space") {
-        return;
-    }
+    needs!(can_run);
     let (_mounted, device) = device(1100, 1000, 1000);
     std::fs::write(device.boot().join("a"), "new").unwrap();
     std::fs::write(device.boot().join("zImage"), "n".repeat(1000 << 10)).unwrap();
@@ -56,9 +52,7 @@ fn what_is_there_already_needs_no_space() {
 /// A leftover of a cut copy takes its room; it is removed before room is counted.
 #[test]
 fn a_remaining_file_does_not_stop_the_next_update() {
-    if !can_run("a_remaining_file_does_not_stop_the_next_update") {
-        return;
-    }
+    needs!(can_run);
     let (_mounted, device) = device(1000 + 1000 + 600, 1000, 1000);
     std::fs::write(device.boot().join("CPL00001.TMP"), "x".repeat(900 << 10)).unwrap();
     let begun = Instant::now();
@@ -78,9 +72,7 @@ fn a_remaining_file_does_not_stop_the_next_update() {
 
 #[test]
 fn an_undo_overwrites_what_has_no_space_for_a_second_copy() {
-    if !can_run("an_undo_overwrites_what_has_no_space_for_a_second_copy") {
-        return;
-    }
+    needs!(can_run);
     // Shorter than the existing file, as long, and longer.
     for new in [500, 1000, 1100] {
         let (_mounted, device) = device(1000 + 200, 1000, new);
@@ -98,9 +90,7 @@ fn an_undo_overwrites_what_has_no_space_for_a_second_copy() {
 /// Where it can neither be copied nor overwritten, the old file stays whole and everything else is put back.
 #[test]
 fn an_undo_without_any_space_spoils_nothing() {
-    if !can_run("an_undo_without_any_space_spoils_nothing") {
-        return;
-    }
+    needs!(can_run);
     let (_mounted, device) = device(1000 + 200, 1000, 2000);
     let e = device.undo().unwrap_err();
     assert_eq!(e.code(), Code::BootPartitionFull, "{e}");
@@ -112,9 +102,7 @@ fn an_undo_without_any_space_spoils_nothing() {
 /// What found no room at first finds it once smaller files are back.
 #[test]
 fn an_undo_tries_again_after_space_was_freed() {
-    if !can_run("an_undo_tries_again_after_space_was_freed") {
-        return;
-    }
+    needs!(can_run);
     let (_mounted, device) = device(1000 + 200, 1000, 100);
     let text = "f".repeat(600 << 10);
     device.release(&[("first", &text), ("zImage", "small")]);
@@ -125,9 +113,7 @@ fn an_undo_tries_again_after_space_was_freed() {
 /// A rollback runs the old release's hooks as for an update; without space for both, it succeeds nevertheless.
 #[test]
 fn a_rollback_is_an_undo_for_the_slot_it_leads_to() {
-    if !can_run("a_rollback_is_an_undo_for_the_slot_it_leads_to") {
-        return;
-    }
+    needs!(can_run);
     let (_mounted, device) = device(1000 + 200, 1000, 1000);
     let before = stamps(&device.boot());
     let record = |target| RollbackRecord {

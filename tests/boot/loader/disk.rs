@@ -11,7 +11,7 @@ use copal::error::{Code, Effect, Error};
 use copal::sys::block::major_minor;
 
 use crate::kit::disk::{Loop, MIB, ext4, mount, run};
-use crate::kit::needs::{can_run, has};
+use crate::kit::needs::{can_run, has, needs};
 
 pub fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(seed);
@@ -286,9 +286,7 @@ fn a_write_protected_disk_and_what_is_no_device_are_refused() {
 
 #[test]
 fn the_program_takes_a_device_by_its_name_and_by_a_path() {
-    if !can_run("the_program_takes_a_device_by_its_name_and_by_a_path") {
-        return;
-    }
+    needs!(can_run);
     let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let at = |name: &str| dir.path().join(name);
     fs::write(at("disk"), noise(4 << 20, 1)).unwrap();

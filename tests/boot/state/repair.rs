@@ -1,7 +1,6 @@
 //! Files that were damaged, left half done by others, or cannot be written.
 
 use std::path::Path;
-use std::process::Command;
 
 use copal::boot_state::envblock::{Damage, EnvBlock};
 use copal::boot_state::{self, BootState, Named};
@@ -10,12 +9,13 @@ use copal::slot::Slot;
 use copal::sys::log::events;
 use md5::{Digest, Md5};
 
+use crate::kit::alone::{in_own_process, is_alone};
 use crate::kit::disk::tmpfs;
 use crate::kit::log;
 use crate::kit::process::tool;
 
 use super::support::{Device, block, root, state, unselected};
-use crate::kit::needs::can_run;
+use crate::kit::needs::{can_run, needs, test_name};
 
 #[test]
 fn a_damaged_block_is_rewritten_with_what_can_be_read() {
@@ -53,13 +53,8 @@ fn a_damaged_block_is_rewritten_with_what_can_be_read() {
 /// In a process of its own: whether anybody listens to an event is remembered for all threads, and others do what is told of here.
 #[test]
 fn a_repair_is_an_event_and_a_change_is_not() {
-    const ALONE: &str = "COPAL_TEST_ALONE";
-    if std::env::var_os(ALONE).is_none() {
-        let mut child = Command::new(std::env::current_exe().unwrap());
-        let test = "state::repair::a_repair_is_an_event_and_a_change_is_not";
-        let output = child.args(["--exact", test]).env(ALONE, "1").output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    if !is_alone() {
+        in_own_process(test_name!(), &[]);
         return;
     }
     let device = Device::new(&[("bootenv", b"resin_root_part=A\n")]);
@@ -216,9 +211,7 @@ fn fill(folder: &Path) {
 
 #[test]
 fn a_full_boot_partition() {
-    if !can_run("a_full_boot_partition") {
-        return;
-    }
+    needs!(can_run);
     let device = Device::new(&[]);
     let mounted = tmpfs(&device.paths.boot(), 32);
     let old = block("bootcount=1\nresin_root_part=A\nupgrade_available=1\n");
@@ -244,9 +237,7 @@ fn a_full_boot_partition() {
 
 #[test]
 fn a_boot_partition_that_is_read_only() {
-    if !can_run("a_boot_partition_that_is_read_only") {
-        return;
-    }
+    needs!(can_run);
     let device = Device::new(&[]);
     let mounted = tmpfs(&device.paths.boot(), 32);
     let old = block("bootcount=1\nresin_root_part=A\nupgrade_available=1\n");

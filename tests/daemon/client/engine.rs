@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::jobs::Daemon;
 use super::place::{Place, can_run, signal, stderr, stdout, until, wait};
 use crate::kit::image_archive::{Made, tar_of};
+use crate::kit::needs::needs;
 use crate::kit::stub_engine::{Kind, Script, Stub};
 
 const PULL_FULL: &str = include_str!("../../kit/engine_streams/pull-full.txt");
@@ -72,9 +73,7 @@ fn begin(place: &Place) {
 
 #[test]
 fn percent_on_the_bus_follows_a_pull_of_balena_engine() {
-    if !can_run("percent_on_the_bus_follows_a_pull_of_balena_engine") {
-        return;
-    }
+    needs!(can_run);
     for recorded in [PULL_FULL, PULL_DELTA] {
         let place = Place::with_systemd();
         let _engine = engine(&place, "pull", 1, slower(recorded, 8.0));
@@ -135,9 +134,7 @@ fn percents(lines: &[Value], stage: &str) -> Vec<u64> {
 
 #[test]
 fn json_progress_follows_balena_engine_to_the_end_of_each_stage() {
-    if !can_run("json_progress_follows_balena_engine_to_the_end_of_each_stage") {
-        return;
-    }
+    needs!(can_run);
     for recorded in [PULL_FULL, PULL_DELTA] {
         let place = Place::new();
         let _engine = engine(&place, "pull", 1, slower(recorded, 4.0));
@@ -165,9 +162,7 @@ fn json_progress_follows_balena_engine_to_the_end_of_each_stage() {
 
 #[test]
 fn a_cancelled_job_breaks_its_pull_off() {
-    if !can_run("a_cancelled_job_breaks_its_pull_off") {
-        return;
-    }
+    needs!(can_run);
     for (call_that_hangs, effect, exit) in [("pull", "written", "4"), ("distribution", "refused", "3")] {
         let place = Place::with_systemd();
         let engine = engine(&place, call_that_hangs, 0, Kind::Hang);
@@ -192,9 +187,7 @@ fn a_cancelled_job_breaks_its_pull_off() {
 
 #[test]
 fn a_signal_breaks_off_what_a_program_waits_for_in_its_own_process() {
-    if !can_run("a_signal_breaks_off_what_a_program_waits_for_in_its_own_process") {
-        return;
-    }
+    needs!(can_run);
     // Also before anything is changed there is a result.
     for (call_that_hangs, code) in [("pull", 4), ("distribution", 3)] {
         let place = Place::new();

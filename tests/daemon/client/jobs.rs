@@ -8,6 +8,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use super::place::{Place, can_run, signal, stderr, stdout, until, wait};
+use crate::kit::needs::needs;
 use crate::kit::systemd::Answer;
 
 /// A part of the error that an update in this process reports here, where there are no slots.
@@ -77,9 +78,7 @@ fn kills(place: &Place) -> usize {
 
 #[test]
 fn all_that_was_requested_is_handed_over() {
-    if !can_run("all_that_was_requested_is_handed_over") {
-        return;
-    }
+    needs!(can_run);
     let place = Place::with_systemd();
     place.worker(SUCCEEDS);
     let requested = || -> Value { serde_json::from_str(&place.read("run/asked")).unwrap() };
@@ -113,9 +112,7 @@ fn all_that_was_requested_is_handed_over() {
 
 #[test]
 fn the_clients_output_is_that_of_an_update() {
-    if !can_run("the_clients_output_is_that_of_an_update") {
-        return;
-    }
+    needs!(can_run);
     let place = Place::with_systemd();
     let line = |stage: &str, done: u32| {
         format!(
@@ -157,9 +154,7 @@ fn the_clients_output_is_that_of_an_update() {
 
 #[test]
 fn it_ends_as_the_update_itself_would_have() {
-    if !can_run("it_ends_as_the_update_itself_would_have") {
-        return;
-    }
+    needs!(can_run);
     let place = Place::with_systemd();
     for (code, effect, exit) in [
         ("update-refused", "refused", 3),
@@ -190,9 +185,7 @@ fn it_ends_as_the_update_itself_would_have() {
 
 #[test]
 fn a_refusal_is_the_same_as_a_job_and_in_the_clients_process() {
-    if !can_run("a_refusal_is_the_same_as_a_job_and_in_the_clients_process") {
-        return;
-    }
+    needs!(can_run);
     // With copal as the program of the job.
     let place = Place::with_systemd();
     let both = |argv: &[&str]| {
@@ -215,9 +208,7 @@ fn a_refusal_is_the_same_as_a_job_and_in_the_clients_process() {
 
 #[test]
 fn a_signal_cancels_the_job_once_and_a_lost_terminal_does_not() {
-    if !can_run("a_signal_cancels_the_job_once_and_a_lost_terminal_does_not") {
-        return;
-    }
+    needs!(can_run);
     for sent in [Signal::SIGINT, Signal::SIGTERM] {
         let place = Place::with_systemd();
         place.worker(WAITS);
@@ -249,9 +240,7 @@ fn a_signal_cancels_the_job_once_and_a_lost_terminal_does_not() {
 
 #[test]
 fn a_job_that_could_not_be_cancelled_is_cancelled_later() {
-    if !can_run("a_job_that_could_not_be_cancelled_is_cancelled_later") {
-        return;
-    }
+    needs!(can_run);
     let mut place = Place::with_systemd();
     place.worker(WAITS);
     let mut child = place.start(&UPDATE);
@@ -270,9 +259,7 @@ fn a_job_that_could_not_be_cancelled_is_cancelled_later() {
 
 #[test]
 fn a_killed_client_ends_nothing_and_a_second_one_is_refused() {
-    if !can_run("a_killed_client_ends_nothing_and_a_second_one_is_refused") {
-        return;
-    }
+    needs!(can_run);
     let place = Place::with_systemd();
     place.worker(WAITS);
     let mut child = place.start(&["hostapp-update", "-r", "-f", "/opt/os.tar"]);
@@ -291,9 +278,7 @@ fn a_killed_client_ends_nothing_and_a_second_one_is_refused() {
 
 #[test]
 fn a_lost_bus_costs_neither_the_job_nor_its_result() {
-    if !can_run("a_lost_bus_costs_neither_the_job_nor_its_result") {
-        return;
-    }
+    needs!(can_run);
     let mut place = Place::with_systemd();
     place.worker(WAITS);
     let child = place.start(&UPDATE);
@@ -308,9 +293,7 @@ fn a_lost_bus_costs_neither_the_job_nor_its_result() {
 
 #[test]
 fn a_start_without_an_answer_is_followed_where_the_job_has_begun() {
-    if !can_run("a_start_without_an_answer_is_followed_where_the_job_has_begun") {
-        return;
-    }
+    needs!(can_run);
     let place = Place::with_systemd();
     place.worker(WAITS);
     place.put("run/go", "");
@@ -326,9 +309,7 @@ fn a_start_without_an_answer_is_followed_where_the_job_has_begun() {
 /// The bus may end before this program, and the shutdown waits for both.
 #[test]
 fn an_installed_update_is_not_waited_for_while_the_system_ends() {
-    if !can_run("an_installed_update_is_not_waited_for_while_the_system_ends") {
-        return;
-    }
+    needs!(can_run);
     let mut place = Place::with_systemd();
     place.worker(WAITS);
     place.put("run/reboots", "");
@@ -350,9 +331,7 @@ fn an_installed_update_is_not_waited_for_while_the_system_ends() {
 
 #[test]
 fn a_job_whose_unit_is_gone_is_an_error_that_says_so() {
-    if !can_run("a_job_whose_unit_is_gone_is_an_error_that_says_so") {
-        return;
-    }
+    needs!(can_run);
     let place = Place::with_systemd();
     place.put("run/no-end", "");
     place.worker(&WAITS.replace("touch /run/begun", "touch /run/begun; kill -9 $$"));
@@ -380,9 +359,7 @@ fn property_of(place: &Place, job: u32, name: &str) -> String {
 
 #[test]
 fn a_job_of_a_client_is_shown_by_the_daemon() {
-    if !can_run("a_job_of_a_client_is_shown_by_the_daemon") {
-        return;
-    }
+    needs!(can_run);
     let place = Place::with_systemd();
     place.worker(WAITS);
     let _daemon = Daemon::start(&place);
@@ -404,9 +381,7 @@ fn a_job_of_a_client_is_shown_by_the_daemon() {
 /// The next one may begin before a follower of the first has looked.
 #[test]
 fn a_job_has_its_result_also_after_the_next_one_has_begun() {
-    if !can_run("a_job_has_its_result_also_after_the_next_one_has_begun") {
-        return;
-    }
+    needs!(can_run);
     let place = Place::with_systemd();
     place.worker(WAITS);
     let daemon = Daemon::start(&place);
@@ -439,9 +414,7 @@ fn a_job_has_its_result_also_after_the_next_one_has_begun() {
 
 #[test]
 fn a_job_that_systemd_does_not_start_is_not_shown_by_the_daemon() {
-    if !can_run("a_job_that_systemd_does_not_start_is_not_shown_by_the_daemon") {
-        return;
-    }
+    needs!(can_run);
     let place = Place::with_systemd();
     place.worker(WAITS);
     let _daemon = Daemon::start(&place);
@@ -467,9 +440,7 @@ fn a_job_that_systemd_does_not_start_is_not_shown_by_the_daemon() {
 
 #[test]
 fn a_unit_that_is_started_again_runs_nothing() {
-    if !can_run("a_unit_that_is_started_again_runs_nothing") {
-        return;
-    }
+    needs!(can_run);
     let place = Place::with_systemd();
     let out = place.run(&UPDATE);
     assert_eq!(out.status.code(), Some(3), "{}", stderr(&out));

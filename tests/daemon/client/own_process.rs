@@ -6,6 +6,7 @@ use std::os::unix::net::UnixDatagram;
 
 use super::jobs::BEGUN_HERE;
 use super::place::{Place, can_run, stderr};
+use crate::kit::needs::needs;
 use crate::kit::systemd::Answer;
 
 /// Runs it, and sees it begin in its own process, to be refused there: there are no slots.
@@ -20,9 +21,7 @@ const UPDATE: [&str; 4] = ["copal", "update", "-i", "a:1"];
 
 #[test]
 fn without_a_bus_or_systemd() {
-    if !can_run("without_a_bus_or_systemd") {
-        return;
-    }
+    needs!(can_run);
     let mut place = Place::new();
     begins_here(&place, &UPDATE);
     std::fs::create_dir_all(place.at("run/systemd/system")).unwrap();
@@ -39,9 +38,7 @@ fn without_a_bus_or_systemd() {
 
 #[test]
 fn where_systemd_does_not_start_the_unit() {
-    if !can_run("where_systemd_does_not_start_the_unit") {
-        return;
-    }
+    needs!(can_run);
     let place = Place::with_systemd();
     // One without an answer was not started: its request was withdrawn.
     for answer in [Answer::NoSuchUnit, Answer::Silence] {
@@ -57,9 +54,7 @@ fn where_systemd_does_not_start_the_unit() {
 /// This process would be ended in the middle of the update, too.
 #[test]
 fn not_during_a_shutdown() {
-    if !can_run("not_during_a_shutdown") {
-        return;
-    }
+    needs!(can_run);
     let place = Place::with_systemd();
     place.systemd.answer(Answer::Destructive);
     let out = place.run(&UPDATE);
@@ -71,9 +66,7 @@ fn not_during_a_shutdown() {
 
 #[test]
 fn where_the_jobs_paths_would_mean_something_else() {
-    if !can_run("where_the_jobs_paths_would_mean_something_else") {
-        return;
-    }
+    needs!(can_run);
     let place = Place::with_systemd();
     place.worker(super::jobs::SUCCEEDS);
     // As a job it ends at once, and well.
@@ -100,9 +93,7 @@ fn where_the_jobs_paths_would_mean_something_else() {
 /// A service whose standard output is the journal, and one that keeps it in a file: the journal has each step from the program itself.
 #[test]
 fn steps_on_stdout_are_in_a_journal_once() {
-    if !can_run("steps_on_stdout_are_in_a_journal_once") {
-        return;
-    }
+    needs!(can_run);
     let place = Place::new();
     std::fs::create_dir_all(place.at("run/systemd/journal")).unwrap();
     let journal = UnixDatagram::bind(place.at("run/systemd/journal/socket")).unwrap();

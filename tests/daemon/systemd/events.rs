@@ -8,7 +8,7 @@ use copal::sys::log::{self, Voice, events};
 
 use super::journal::{Entry, Journal, ROOT, VOICE};
 use super::{CHILD, is_child};
-use crate::kit::needs::{has, is_root};
+use crate::kit::needs::{has, is_root, needs};
 
 /// Arguments of the child, one in a line.
 const ARGUMENTS: &str = "COPAL_TEST_ARGUMENTS";
@@ -103,10 +103,7 @@ cat /run/out"#;
 
 #[test]
 fn the_real_journal_takes_every_entry() {
-    let test = "the real journal";
-    if !is_root(test) || !has(test, "journalctl") || !has(test, "unshare") {
-        return;
-    }
+    needs!(is_root, |test| has(test, "journalctl"), |test| has(test, "unshare"));
     let out = Command::new("unshare")
         .args(["--mount", "sh", "-c", REAL, "sh"])
         .arg(std::env::current_exe().unwrap())

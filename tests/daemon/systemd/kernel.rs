@@ -1,7 +1,6 @@
 //! What is asked of the kernel: the end of the system, and news of disks.
 
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use copal::sys::uevent::Uevents;
 use nix::libc;
 
 use super::{child, is_child};
-use crate::kit::needs::{has, is_root};
+use crate::kit::needs::{can_run, has, is_root, needs};
 use crate::kit::process::Ended;
 
 /// In a process namespace of its own, `reboot(2)` ends the namespace, and its first process by a signal that tells which
@@ -25,9 +24,7 @@ fn reboot_2_is_called() {
         let failed = power::kernel(ending);
         panic!("still here: {failed:?}");
     }
-    if !is_root("reboot(2)") || !has("reboot(2)", "unshare") {
-        return;
-    }
+    needs!(is_root, |test| has(test, "unshare"));
     for (ending, signal) in [("reboot", libc::SIGHUP), ("power-off", libc::SIGINT)] {
         let out = child(&["unshare", "--pid", "--fork"], "systemd::kernel::reboot_2_is_called")
             .env("COPAL_TEST_ENDING", ending)
@@ -44,9 +41,7 @@ fn reboot_2_without_the_right_to_is_an_error() {
         assert_eq!(e.raw_os_error(), Some(libc::EPERM));
         return;
     }
-    if !is_root("reboot(2) without the right") || !has("reboot(2) without the right", "setpriv") {
-        return;
-    }
+    needs!(is_root, |test| has(test, "setpriv"));
     // In its own namespace all the same: should the right still be there, only that ends.
     let before =
         ["unshare", "--pid", "--fork", "setpriv", "--bounding-set=-sys_boot", "--inh-caps=-sys_boot"];
@@ -72,14 +67,7 @@ fn everything_is_synced_or_the_limit_ends_it() {
 
 #[test]
 fn a_disk_that_appears_is_reported() {
-    let test = "uevents";
-    if !is_root(test) || !has(test, "losetup") {
-        return;
-    }
-    if !Path::new("/dev/loop-control").exists() {
-        eprintln!("not run: {test}: needs loop devices");
-        return;
-    }
+    needs!(can_run, |test| has(test, "losetup"));
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("disk");
     std::fs::File::create(&file).unwrap().set_len(1 << 20).unwrap();

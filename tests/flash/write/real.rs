@@ -14,7 +14,7 @@ use nix::libc;
 
 use super::{Bytes, Job, image};
 use crate::kit::disk::Loop;
-use crate::kit::needs::can_run;
+use crate::kit::needs::{can_run, needs};
 use crate::kit::prove;
 
 const MIB: usize = 1 << 20;
@@ -87,9 +87,7 @@ fn exclusive(node: &Path) -> Device {
 fn a_bit_that_flips_on_a_loop_device_is_found() {
     let len = 5 * MIB + 777;
     let job = Job { backup: 0, ..Job::new(image(len, 61)) };
-    if !can_run("a_bit_that_flips_on_a_loop_device_is_found") {
-        return;
-    }
+    needs!(can_run);
     let disk = Loop::dirty(6 * MIB as u64);
     let shared: &'static [u8] = Box::leak(job.image.clone().into_boxed_slice());
     for round in prove::cases("inputs", "a_bit_that_flips_on_a_loop_device_is_found", 200, 20) {

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-pub(crate) use crate::kit::prepared::{not_run, part, prepared};
+pub(crate) use crate::kit::needs::not_run;
+pub(crate) use crate::kit::prepared::{part, prepared};
 
 /// How long a guest may take. Half a minute is what most of them need; this is for machines that have much else to do, and only
 /// a guest that hangs takes as long.

@@ -18,7 +18,7 @@ use super::bios::{boot_img, core_img, disk, ship, started};
 use super::golden::CASES;
 use super::machine::{Machine, PLAIN, copy, golden, see};
 use crate::kit::disk::Loop;
-use crate::kit::needs::can_run;
+use crate::kit::needs::{can_run, needs};
 
 /// Whatever changes a file or a name, or says that it is on the medium.
 const CALLS: [&str; 11] = [
@@ -306,9 +306,7 @@ fn the_host_key() {
 /// At every instant a BIOS starts the whole old GRUB or the whole new one.
 #[test]
 fn grub_for_a_bios() {
-    if !can_run("grub_for_a_bios") {
-        return;
-    }
+    needs!(can_run);
     let (old, new) = (core_img(20_000, 1), core_img(30_000, 2));
     let before = disk(&boot_img(1), &old);
     let device = Loop::new(before.len() as u64);

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use crate::kit::disk::Undo;
+use crate::kit::needs::{needs, not_run};
 use crate::kit::prove;
 use crate::kit::storage_daemon::Daemon;
 use crate::rig::{Disk, MIB, Rig, can_run};
@@ -112,8 +113,10 @@ impl Case {
     /// Runs the program, and compares what it does with the row.
     fn check(&mut self, row: &Row) {
         if let Some(why) = self.not_run {
-            eprintln!("not run: every_documented_input_is_refused_as_documented: {}: {why}", row.input);
-            return;
+            return not_run(
+                "every_documented_input_is_refused_as_documented",
+                &format!("{}: {why}", row.input),
+            );
         }
         let before = if row.unbootable { Vec::new() } else { self.digests() };
         let mut argv: Vec<&str> = self.wrapper.iter().map(String::as_str).collect();
@@ -191,9 +194,7 @@ fn patterns_match_all_of_a_line() {
 #[test]
 fn every_documented_input_is_refused_as_documented() {
     let test = "every_documented_input_is_refused_as_documented";
-    if !can_run(test) {
-        return;
-    }
+    needs!(can_run);
     let situations = [files::SITUATIONS, disks::SITUATIONS].concat();
     let rows = rows();
     let documented: Vec<&str> = rows.iter().map(|r| r.input.as_str()).collect();

@@ -4,6 +4,7 @@ use copal::boot_files::install::Destination;
 use copal::error::{Code, Effect};
 
 use super::support::{Ext4, Rig, Undo, can_run, see, tool, tree};
+use crate::kit::needs::needs;
 
 const CONF: &str =
     "INTERNAL_DEVICE_BOOTLOADER_CONFIG=x.cfg\nINTERNAL_DEVICE_BOOTLOADER_CONFIG_PATH=EFI/BOOT/grub.cfg\n";
@@ -88,9 +89,7 @@ fn a_configured_path_cannot_climb() {
 /// The one exception: the EFI programs of an encrypted disk are on its non-encrypted partition.
 #[test]
 fn the_link_of_the_boot_split_leads_to_the_partition_that_is_not_encrypted() {
-    if !can_run("the_link_of_the_boot_split_leads_to_the_partition_that_is_not_encrypted") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new(&[X], &[("EFI", "-> ../efi/EFI")]);
     let efi = rig.dir.path().join("efi");
     std::fs::create_dir(&efi).unwrap();
@@ -125,9 +124,7 @@ fn the_link_of_the_boot_split_leads_to_the_partition_that_is_not_encrypted() {
 /// A file system that is mounted inside is not the boot partition.
 #[test]
 fn a_mount_inside_is_left_alone() {
-    if !can_run("a_mount_inside_is_left_alone") {
-        return;
-    }
+    needs!(can_run);
     for inside in ["EFI", "system-connections/in"] {
         let rig =
             Rig::new(&[X, ("system-connections/a", "a")], &[("EFI/", ""), ("system-connections/in/", "")]);

@@ -7,6 +7,7 @@ use copal::boot_files::install::{BootPartition, Destination};
 use copal::error::{Code, Effect};
 
 use super::support::{Ext4, Rig, Undo, can_run, small, tool};
+use crate::kit::needs::needs;
 
 fn mounts_at(point: &Path) -> usize {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -15,9 +16,7 @@ fn mounts_at(point: &Path) -> usize {
 
 #[test]
 fn a_partition_is_mounted_populated_unmounted() {
-    if !can_run("a_partition_is_mounted_populated_unmounted") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new(&[("splash/a", "a")], &[]);
     let disk = Ext4::new(rig.dir.path(), "disk", 8);
     let point = rig.dir.path().canonicalize().unwrap().join("made");
@@ -46,9 +45,7 @@ fn a_partition_is_mounted_populated_unmounted() {
 
 #[test]
 fn a_stale_mount_of_the_same_partition_makes_way_and_another_does_not() {
-    if !can_run("a_stale_mount_of_the_same_partition_makes_way_and_another_does_not") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new(&[], &[]);
     let (disk, other) = (Ext4::new(rig.dir.path(), "a", 8), Ext4::new(rig.dir.path(), "b", 8));
     let point = rig.dest.canonicalize().unwrap();
@@ -68,9 +65,7 @@ fn a_stale_mount_of_the_same_partition_makes_way_and_another_does_not() {
 
 #[test]
 fn a_mount_point_of_another_user_is_refused() {
-    if !can_run("a_mount_point_of_another_user_is_refused") {
-        return;
-    }
+    needs!(can_run);
     let rig =
         Rig::new(&[], &[("folder/", ""), ("file", ""), ("link", "-> folder"), ("dangling", "-> nowhere")]);
     let disk = Ext4::new(rig.dir.path(), "disk", 8);
@@ -88,9 +83,7 @@ fn a_mount_point_of_another_user_is_refused() {
 
 #[test]
 fn what_is_no_partition_is_refused() {
-    if !can_run("what_is_no_partition_is_refused") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new(&[], &[("file", "x")]);
     let point = rig.dir.path().join("point");
     for node in [rig.dest.join("file"), rig.dest.join("missing")] {
@@ -108,9 +101,7 @@ fn what_is_no_partition_is_refused() {
 /// udev has the kernel take the partitions of a disk away, and show them again, when somebody has written to the disk.
 #[test]
 fn a_partition_that_is_away_for_a_moment_is_waited_for() {
-    if !can_run("a_partition_that_is_away_for_a_moment_is_waited_for") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new(&[], &[]);
     let disk = Ext4::new(rig.dir.path(), "disk", 8);
     let (node, point) = (rig.dir.path().join("node"), rig.dest.canonicalize().unwrap());
@@ -129,9 +120,7 @@ fn a_partition_that_is_away_for_a_moment_is_waited_for() {
 /// Who keeps it busy is said.
 #[test]
 fn a_partition_that_stays_busy_names_its_users() {
-    if !can_run("a_partition_that_stays_busy_names_its_users") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new(&[], &[]);
     let disk = Ext4::new(rig.dir.path(), "disk", 8);
     let point = rig.dest.canonicalize().unwrap();
@@ -148,9 +137,7 @@ fn a_partition_that_stays_busy_names_its_users() {
 /// In memory there is no drive to be flushed; that is no error.
 #[test]
 fn a_tmpfs_has_no_drive() {
-    if !can_run("a_tmpfs_has_no_drive") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new(&[("splash/a", "a")], &[]);
     let _unmount = small(&rig.dest, 400);
     rig.gather("").unwrap().deploy(&rig.open()).unwrap();

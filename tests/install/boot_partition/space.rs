@@ -5,6 +5,7 @@ use std::path::Path;
 use copal::error::{Code, Effect};
 
 use super::support::{Rig, can_run, small};
+use crate::kit::needs::needs;
 
 /// A destination on a tmpfs of `kib`.
 fn on_small(rig: &Rig, kib: u64) -> super::support::Undo {
@@ -18,9 +19,7 @@ fn filled(path: &Path, bytes: usize) {
 
 #[test]
 fn a_full_partition_is_found_before_anything_changes() {
-    if !can_run("a_full_partition_is_found_before_anything_changes") {
-        return;
-    }
+    needs!(can_run);
     let big = "n".repeat(200 << 10);
     let rig = Rig::new(&[("resinOS_uEnv.txt", "new"), ("splash/big", &big)], &[]);
     let _unmount = on_small(&rig, 400);
@@ -51,9 +50,7 @@ fn a_full_partition_is_found_before_anything_changes() {
 /// A file needs its second copy while it is replaced; what a replaced folder frees comes too late for its own files.
 #[test]
 fn the_second_copy_counts() {
-    if !can_run("the_second_copy_counts") {
-        return;
-    }
+    needs!(can_run);
     let fits = |medium: &[(&str, &str)], old: &[(&str, usize)], kib: u64| {
         let rig = Rig::new(medium, &[]);
         let _unmount = on_small(&rig, kib);
@@ -78,9 +75,7 @@ fn the_second_copy_counts() {
 /// Whatever passes the check does fit.
 #[test]
 fn what_passes_the_check_can_be_copied() {
-    if !can_run("what_passes_the_check_can_be_copied") {
-        return;
-    }
+    needs!(can_run);
     let mut rng = fastrand::Rng::with_seed(7);
     let (mut passed, mut refused) = (0, 0);
     for round in 0..60 {
@@ -114,9 +109,7 @@ fn what_passes_the_check_can_be_copied() {
 
 #[test]
 fn space_for_the_log_is_kept() {
-    if !can_run("space_for_the_log_is_kept") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new(&[], &[]);
     let _unmount = on_small(&rig, 300);
     let contents = rig.gather("").unwrap();

@@ -7,7 +7,9 @@ use copal::config::paths::Paths;
 use copal::error::{Code, Effect, Error};
 use copal::install::board::{Board, Environment};
 
+use crate::kit::alone::{in_own_process, is_alone};
 use crate::kit::log::logged;
+use crate::kit::needs::test_name;
 use crate::kit::process::{Root, runs, soon};
 
 const INIT: &str = "/usr/bin/resin-init-board";
@@ -71,10 +73,14 @@ fn environment_is_as_documented() {
     assert_eq!(log[1..], expected.map(|line| format!("INFO resin-init-flasher-board: {line}")));
 }
 
-/// Started by the test below in a process of its own, whose environment has `CRYPT`.
+/// In a process of its own, whose environment has `CRYPT`.
 #[test]
-#[ignore = "needs an environment of its own; started by the test below"]
-fn with_a_strange_environment() {
+fn encryption_is_never_announced_by_accident() {
+    if !is_alone() {
+        let strange = [("CRYPT", "1"), ("BASH_ENV", "/no/such/file"), ("SHELLOPTS", "xtrace")];
+        in_own_process(test_name!(), &strange);
+        return;
+    }
     assert_eq!(std::env::var("CRYPT").as_deref(), Ok("1"));
     let root = Root::new();
     root.program(INIT, "#!/bin/sh\n[ -z \"${CRYPT+x}\" ]\n");
@@ -86,18 +92,6 @@ fn with_a_strange_environment() {
     let mut plugin =
         copal::install::plugin::Plugin::start(&environment(&root), None, Duration::from_secs(300)).unwrap();
     plugin.secureboot_setup(false).unwrap();
-}
-
-#[test]
-fn encryption_is_never_announced_by_accident() {
-    let me = std::env::current_exe().unwrap();
-    let out = std::process::Command::new(me)
-        .args(["--exact", "programs::board::with_a_strange_environment", "--ignored"])
-        .envs([("CRYPT", "1"), ("BASH_ENV", "/no/such/file"), ("SHELLOPTS", "xtrace")])
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&out.stdout);
-    assert!(out.status.success() && text.contains("1 passed"), "{text}");
 }
 
 #[test]

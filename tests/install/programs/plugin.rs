@@ -15,6 +15,7 @@ use copal::install::plugin::Plugin;
 use proptest::prelude::*;
 
 use crate::kit::log::logged;
+use crate::kit::needs::needs;
 use crate::kit::process::{Root, runs, soon, stderr};
 use crate::rig::{Rig, can_run};
 
@@ -517,9 +518,7 @@ fn the_defaults_are_read_again_for_an_encrypted_installation() {
 /// `Plugin::set` with every byte that a path can have, and line ends last.
 #[test]
 fn the_plugin_gets_the_place_of_the_image_byte_by_byte() {
-    if !can_run("the_plugin_gets_the_place_of_the_image_byte_by_byte") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     let names: Vec<u8> = (1..=255).filter(|b| *b != b'/').collect();
     let place = [b"/opt/", &names[..127], b"/", &names[127..], b"\n\n"].concat();

@@ -11,7 +11,9 @@ use copal::progress::sink::{Due, Sink, Snapshot};
 use copal::progress::status::Status;
 use copal::progress::{self, Progress, Stage, cloud, cloud::Cloud};
 
+use crate::kit::alone::{in_own_process, is_alone};
 use crate::kit::log::logged;
+use crate::kit::needs::test_name;
 use crate::kit::process::{Root, runs, soon};
 
 const PROGRAM: &str = "/usr/bin/resin-device-progress";
@@ -92,10 +94,25 @@ fn without_a_fleet_or_the_program_no_program_is_called() {
     cloud.finish(Duration::from_secs(5));
 }
 
-/// The worker's log is told to the whole program, so this needs one of its own.
+/// In a process of its own: the worker's log is that of the whole program.
 #[test]
-#[ignore = "needs a log of its own; started by the test below"]
-fn unprovisioned() {
+fn without_a_fleet_the_log_says_it() {
+    if !is_alone() {
+        let text = in_own_process(test_name!(), &[]);
+        let start = "[resin-init-flasher][INFO] Unprovisioned: ";
+        let lines: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix(start)).collect();
+        assert_eq!(
+            lines,
+            [
+                "Percentage 0, status Flashing balenaOS on internal media",
+                "Percentage 5, status Flashing balenaOS on internal media",
+                "Percentage 10, status Flashing balenaOS on internal media",
+                "Percentage 100, status Post-Provisioning",
+            ],
+            "{text}"
+        );
+        return;
+    }
     copal::sys::log::start(copal::sys::log::Voice::Legacy("resin-init-flasher"));
     let root = Root::new();
     let cloud = Cloud::new(&Paths::new(root.path()), false);
@@ -105,29 +122,6 @@ fn unprovisioned() {
     }
     cloud.report(100, cloud::POST_PROVISIONING);
     cloud.finish(Duration::from_secs(5));
-}
-
-#[test]
-fn without_a_fleet_the_log_says_it() {
-    let me = std::env::current_exe().unwrap();
-    let out = std::process::Command::new(me)
-        .args(["--exact", "programs::progress::unprovisioned", "--ignored", "--nocapture"])
-        .env_remove("COPAL_LOG")
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&out.stderr);
-    let lines: Vec<&str> =
-        text.lines().filter_map(|l| l.strip_prefix("[resin-init-flasher][INFO] Unprovisioned: ")).collect();
-    assert_eq!(
-        lines,
-        [
-            "Percentage 0, status Flashing balenaOS on internal media",
-            "Percentage 5, status Flashing balenaOS on internal media",
-            "Percentage 10, status Flashing balenaOS on internal media",
-            "Percentage 100, status Post-Provisioning",
-        ],
-        "{text}"
-    );
 }
 
 #[test]

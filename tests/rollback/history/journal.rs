@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use copal::state::history::journal_of_this_boot;
 
 use super::support::Device;
+use crate::kit::needs::{not_run, test_name};
 
 fn journalctl(place: &str, text: &str) -> Device {
     let device = Device::new();
@@ -79,8 +80,7 @@ fn systemds_own_program_takes_the_options() {
     let real =
         ["/usr/bin/journalctl", "/bin/journalctl"].into_iter().find(|p| std::path::Path::new(p).exists());
     let Some(real) = real else {
-        eprintln!("not run: systemds_own_program_takes_the_options: no journalctl is installed");
-        return;
+        return not_run(test_name!(), "needs journalctl");
     };
     let device = Device::new();
     let place = device.paths().at("/usr/bin/journalctl");

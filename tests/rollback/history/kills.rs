@@ -1,5 +1,6 @@
 //! A writer that is killed at any moment.
 
+use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -8,15 +9,15 @@ use copal::config::paths::Paths;
 use copal::state::history;
 
 use super::support::{Device, rollback, small, times};
+use crate::kit::needs::test_name;
 use crate::kit::process::until;
 
+/// Where it is set, this program is the writer.
 const ROOT: &str = "COPAL_TEST_HISTORY_ROOT";
 
 /// Updates and rolls back without end.
-#[test]
-#[ignore = "a program that other tests start"]
-fn writer() {
-    let paths = Paths::new(std::env::var_os(ROOT).expect("it is started by another test"));
+fn write_without_end(root: OsString) {
+    let paths = Paths::new(root);
     let next = |records: &[history::Record]| {
         records.last().map_or(0, |r| r.time.strip_prefix("time ").unwrap().parse::<usize>().unwrap() + 1)
     };
@@ -33,6 +34,9 @@ fn writer() {
 
 #[test]
 fn a_kill_costs_the_record_that_was_being_written_at_most() {
+    if let Some(root) = std::env::var_os(ROOT) {
+        return write_without_end(root);
+    }
     let device = Device::new();
     let numbers = || -> Vec<usize> {
         let read = times(&history::read(&device.paths()));
@@ -41,7 +45,7 @@ fn a_kill_costs_the_record_that_was_being_written_at_most() {
     let mut before = None;
     for round in 0..40 {
         let mut writer = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "history::kills::writer", "--ignored"])
+            .args(["--exact", test_name!()])
             .env(ROOT, device.paths().root())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -10,7 +10,7 @@ use copal::state::history::{self, Record};
 
 use super::support::{logged, rollback, small, told_to_the_journal};
 use crate::kit::disk::{Loop, folder};
-use crate::kit::needs::can_run;
+use crate::kit::needs::{can_run, needs};
 use crate::kit::process::tool;
 
 /// A state partition of its own: ext4 on a loop device, as images have it.
@@ -70,9 +70,7 @@ impl Drop for Partition {
 /// On a full partition there is still room for what was allocated when the update started.
 #[test]
 fn a_partition_that_fills_up_during_the_update_keeps_the_history() {
-    if !can_run("a_partition_that_fills_up_during_the_update_keeps_the_history") {
-        return;
-    }
+    needs!(can_run);
     let partition = Partition::new();
     history::append(&partition.paths(), &small(0));
     history::prepare(&partition.paths());
@@ -91,9 +89,7 @@ fn a_partition_that_fills_up_during_the_update_keeps_the_history() {
 /// The next update asks for 256 KiB for its own files, and must find them.
 #[test]
 fn little_space_is_left_to_the_next_update() {
-    if !can_run("little_space_is_left_to_the_next_update") {
-        return;
-    }
+    needs!(can_run);
     for (free, kept) in [(400 << 10, false), (600 << 10, true)] {
         let partition = Partition::new();
         let room = || {
@@ -120,9 +116,7 @@ fn little_space_is_left_to_the_next_update() {
 
 #[test]
 fn without_space_the_journal_has_the_history() {
-    if !can_run("without_space_the_journal_has_the_history") {
-        return;
-    }
+    needs!(can_run);
     let partition = Partition::new();
     partition.fill();
     let said = logged(|| history::prepare(&partition.paths()));
@@ -137,9 +131,7 @@ fn without_space_the_journal_has_the_history() {
 
 #[test]
 fn what_is_read_only_is_read_and_the_journal_has_the_rest() {
-    if !can_run("what_is_read_only_is_read_and_the_journal_has_the_rest") {
-        return;
-    }
+    needs!(can_run);
     let partition = Partition::new();
     history::append(&partition.paths(), &small(1));
     partition.tool_on_it(&["mount", "-o", "remount,ro"]);
@@ -153,9 +145,7 @@ fn what_is_read_only_is_read_and_the_journal_has_the_rest() {
 /// A frozen file system lets nobody write, for as long as it is frozen; as a medium does that has stopped answering.
 #[test]
 fn a_partition_that_hangs_is_not_waited_for() {
-    if !can_run("a_partition_that_hangs_is_not_waited_for") {
-        return;
-    }
+    needs!(can_run);
     let partition = Partition::new();
     history::prepare(&partition.paths());
     history::append(&partition.paths(), &small(1));

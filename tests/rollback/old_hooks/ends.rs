@@ -3,14 +3,16 @@
 use std::io::{BufRead, BufReader, Read};
 use std::time::Duration;
 
-use super::rig::{MERGED, Rig, stderr, until, wait};
-use crate::kit::needs::can_run;
+use super::rig::{self, MERGED, Rig, stderr, until, wait};
+use crate::kit::needs::{can_run, needs};
 
 #[test]
 fn a_signal_is_obeyed_when_all_is_undone() {
-    if !can_run("a_signal_is_obeyed_when_all_is_undone") {
-        return;
+    // In a rig, this is the program of the device.
+    if rig::is_device() {
+        return rig::act();
     }
+    needs!(can_run);
     let rig = Rig::new();
     for signal in ["TERM", "INT", "HUP"] {
         let child = rig.held();
@@ -30,9 +32,7 @@ fn a_signal_is_obeyed_when_all_is_undone() {
 
 #[test]
 fn a_kill_leaves_nothing_and_the_next_run_succeeds() {
-    if !can_run("a_kill_leaves_nothing_and_the_next_run_succeeds") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     let child = rig.held();
     rig.ok(&["kill", "-KILL", &rig.pid()]);
@@ -48,9 +48,7 @@ fn a_kill_leaves_nothing_and_the_next_run_succeeds() {
 /// Hooks that are in the middle of something finish it before the next ones begin.
 #[test]
 fn the_next_run_waits_for_hooks_of_a_killed_one() {
-    if !can_run("the_next_run_waits_for_hooks_of_a_killed_one") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     rig.hook("trap '' TERM; touch /mnt/data/held; while [ -e /mnt/data/held ]; do sleep 0.05; done; touch /mnt/data/done");
     let child = rig.program().spawn().unwrap();
@@ -78,9 +76,7 @@ fn the_next_run_waits_for_hooks_of_a_killed_one() {
 /// Wherever it is killed.
 #[test]
 fn kills_at_any_time() {
-    if !can_run("kills_at_any_time") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     rig.hook("sleep 0.1");
     let mut killed = 0;
@@ -102,9 +98,7 @@ fn kills_at_any_time() {
 /// An old root that other programs have left mounted.
 #[test]
 fn what_others_left_mounted_is_undone() {
-    if !can_run("what_others_left_mounted_is_undone") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     let script = format!(
         "set -e; /mnt/sysroot/active/current/boot/init -sysroot /mnt/sysroot/inactive
@@ -124,9 +118,7 @@ fn what_others_left_mounted_is_undone() {
 /// The script has the running root in there again, and what is unmounted in one view of it is unmounted in both.
 #[test]
 fn the_running_system_is_not_unmounted_with_it() {
-    if !can_run("the_running_system_is_not_unmounted_with_it") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     rig.put("mnt/sysroot/active/of-this", "");
     let sysroot = format!("{MERGED}/mnt/sysroot");

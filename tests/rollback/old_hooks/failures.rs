@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use super::rig::{Rig, executable, stderr, wait};
-use crate::kit::needs::can_run;
+use crate::kit::needs::{can_run, needs};
 
 /// Nothing was run, and nothing is left.
 fn assert_refused(rig: &Rig, why: &str) {
@@ -18,9 +18,7 @@ fn assert_refused(rig: &Rig, why: &str) {
 
 #[test]
 fn every_mount_point_that_hooks_need_may_be_missing() {
-    if !can_run("every_mount_point_that_hooks_need_may_be_missing") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     for point in ["dev", "run", "proc", "sys", "mnt/boot", "mnt/state", "mnt/data", "mnt/sysroot"] {
         let (place, aside) = (rig.old(point), rig.old("aside"));
@@ -37,9 +35,7 @@ fn every_mount_point_that_hooks_need_may_be_missing() {
 
 #[test]
 fn scratch_space_is_not_needed() {
-    if !can_run("scratch_space_is_not_needed") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     fs::remove_dir(rig.old("var/cache")).unwrap();
     fs::remove_dir(rig.old("tmp")).unwrap();
@@ -55,9 +51,7 @@ fn scratch_space_is_not_needed() {
 
 #[test]
 fn a_place_of_this_system_may_be_missing() {
-    if !can_run("a_place_of_this_system_may_be_missing") {
-        return;
-    }
+    needs!(can_run);
     let mut rig = Rig::new();
     rig.ok(&["sh", "-c", "umount /mnt/boot && rmdir /mnt/boot"]);
     rig.remember();
@@ -66,9 +60,7 @@ fn a_place_of_this_system_may_be_missing() {
 
 #[test]
 fn the_old_root_may_not_be_to_be_mounted() {
-    if !can_run("the_old_root_may_not_be_to_be_mounted") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     let init = rig.at("mnt/sysroot/active/current/boot/init");
     let good = fs::read_to_string(&init).unwrap();
@@ -91,9 +83,7 @@ fn the_old_root_may_not_be_to_be_mounted() {
 
 #[test]
 fn a_runner_that_cannot_run_or_fails() {
-    if !can_run("a_runner_that_cannot_run_or_fails") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     let runner = rig.old("usr/bin/hostapp-update-hooks");
     fs::rename(&runner, rig.old("aside")).unwrap();
@@ -117,9 +107,7 @@ fn a_runner_that_cannot_run_or_fails() {
 
 #[test]
 fn hooks_that_do_not_end_are_ended() {
-    if !can_run("hooks_that_do_not_end_are_ended") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     rig.hook("sleep 1000");
     let mut program = rig.program();
@@ -133,9 +121,7 @@ fn hooks_that_do_not_end_are_ended() {
 /// What hooks mount stays among them, and goes with them.
 #[test]
 fn mounts_of_hooks_are_undone_too() {
-    if !can_run("mounts_of_hooks_are_undone_too") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     rig.hook(
         "for at in /mnt/boot /mnt/data /run /tmp /mnt/sysroot/inactive; do mkdir -p $at/own; mount -t tmpfs own $at/own; done; exit 1",
@@ -148,9 +134,7 @@ fn mounts_of_hooks_are_undone_too() {
 /// A program that outlives them keeps none of it in sight, and nobody waits for it.
 #[test]
 fn what_hooks_leave_running_holds_nothing() {
-    if !can_run("what_hooks_leave_running_holds_nothing") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     rig.hook("sleep 999 > /mnt/boot/log 2>&1 & sleep 999 &");
     let log = rig.succeeds();

@@ -5,10 +5,3 @@ mod failures;
 mod kernel;
 mod place;
 mod rig;
-
-/// What a rollback does in the rigs: no test, but a program that a device runs.
-#[test]
-#[ignore = "a program that other tests start"]
-fn program() {
-    rig::act();
-}

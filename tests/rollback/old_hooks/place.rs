@@ -7,7 +7,7 @@ use copal::sys::mount::parse_mounts;
 
 use super::rig::{Rig, stderr, wait};
 use crate::kit::added::is_added;
-use crate::kit::needs::can_run;
+use crate::kit::needs::{can_run, needs};
 
 /// Of a machine without firmware and security modules.
 const POINTS: [&str; 13] = [
@@ -43,9 +43,7 @@ fn wanted(more: &[&str]) -> BTreeSet<String> {
 
 #[test]
 fn they_run_in_their_own_root_with_this_systems_places() {
-    if !can_run("they_run_in_their_own_root_with_this_systems_places") {
-        return;
-    }
+    needs!(can_run);
     let mut rig = Rig::new();
     rig.ok(&["sh", "-c", OTHER_SYS]);
     rig.remember();
@@ -87,9 +85,7 @@ fn they_run_in_their_own_root_with_this_systems_places() {
 
 #[test]
 fn they_learn_of_an_update_and_get_nothing_of_copals() {
-    if !can_run("they_learn_of_an_update_and_get_nothing_of_copals") {
-        return;
-    }
+    needs!(can_run);
     let rig = Rig::new();
     let mut program = rig.program();
     program.envs([("COPAL_HOOK_TIMEOUT", "1"), ("COPAL_BOOTFILES_ROOT", "/"), ("CRYPT", "1")]);
@@ -108,9 +104,7 @@ fn they_learn_of_an_update_and_get_nothing_of_copals() {
 
 #[test]
 fn firmware_variables_and_security_are_there_where_this_system_has_them() {
-    if !can_run("firmware_variables_and_security_are_there_where_this_system_has_them") {
-        return;
-    }
+    needs!(can_run);
     let mut rig = Rig::new();
     let script = format!(
         "{OTHER_SYS} && mkdir -p /sys/firmware/efi/efivars /sys/kernel/security && mount -t tmpfs vars /sys/firmware/efi/efivars"
@@ -134,9 +128,7 @@ fn firmware_variables_and_security_are_there_where_this_system_has_them() {
 
 #[test]
 fn a_boot_partition_that_is_not_encrypted_is_there_too() {
-    if !can_run("a_boot_partition_that_is_not_encrypted_is_there_too") {
-        return;
-    }
+    needs!(can_run);
     let mut rig = Rig::made(|top| std::fs::create_dir(top.join("root/mnt/efi")).unwrap());
     rig.ok(&[
         "sh",

@@ -220,8 +220,13 @@ impl Rig {
 
     /// The program, not started yet.
     pub fn program(&self) -> Command {
-        let mut command = self.command(&["act", "--ignored", "--exact", "old_hooks::program", "--nocapture"]);
-        command.env("COPAL_LOG", "debug");
+        let mut command = self.command(&[
+            "act",
+            "--exact",
+            "old_hooks::ends::a_signal_is_obeyed_when_all_is_undone",
+            "--nocapture",
+        ]);
+        command.env("COPAL_LOG", "debug").env(DEVICE, "1");
         command
     }
 
@@ -284,6 +289,13 @@ pub fn executable(path: &Path, text: &str) {
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(path, text).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+const DEVICE: &str = "COPAL_TEST_DEVICE";
+
+/// Whether this program is on the device of a rig.
+pub fn is_device() -> bool {
+    std::env::var_os(DEVICE).is_some()
 }
 
 /// Runs the old hooks of the device that this process is on, and says on standard error what came of it.

@@ -34,10 +34,3 @@ fn runs(test: &str) -> bool {
     assert!(KILLS.contains(&test), "{test} is in no list");
     prove::is_drawn("cuts", KILLS, test, 2) && needs::can_run(test) && shim::can_run(test)
 }
-
-/// The container engine of a device: no test, but a program that a device runs.
-#[test]
-#[ignore = "a program that other tests start"]
-fn engine_program() {
-    rig::serve();
-}

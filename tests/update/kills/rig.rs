@@ -398,7 +398,7 @@ impl Rig {
         let _old = fs::remove_file(&socket);
         let mut command = Command::new("nsenter");
         command.args(self.enter(View::Running).iter().skip(1));
-        command.args(["/engine", "--exact", "kills::engine_program", "--ignored", "--nocapture"]);
+        command.args(["/engine", "--exact", ENGINE, "--nocapture"]);
         let log = fs::File::create(self.dir.path().join("engine.log")).unwrap();
         let child = set(&mut command)
             .env("COPAL_TEST_ENGINE", "/script.json")
@@ -421,11 +421,15 @@ fn set(command: &mut Command) -> &mut Command {
         .env("HOME", "/root")
 }
 
-/// Serves as the engine where it is told to: the program that [`Rig`] starts in the device.
-pub fn serve() {
-    let Some(script) = std::env::var_os("COPAL_TEST_ENGINE") else { return };
+/// The test in which this program is the engine that [`Rig`] starts in the device.
+const ENGINE: &str = "kills::always_read::the_device_tree_of_the_slot_is_there_after_every_change";
+
+/// Serves as the engine where it is told to, until it is killed; whether it was.
+pub fn served() -> bool {
+    let Some(script) = std::env::var_os("COPAL_TEST_ENGINE") else { return false };
     let script = serde_json::from_slice(&fs::read(script).unwrap()).unwrap();
     crate::kit::stub_engine::run(&Path::new("/").join(SOCKET), script);
+    true
 }
 
 /// An environment block with a selection.

@@ -18,17 +18,14 @@ use nix::unistd::Pid;
 
 pub use super::calls::Watched;
 use super::calls::{Change, change_of, registers};
+use crate::kit::needs::{self, needs};
 
 /// Longer than anything here takes on any machine; then it hangs.
 const HANG_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Whether this machine has registers that this program knows.
 pub fn can_run(test: &str) -> bool {
-    if cfg!(target_arch = "x86_64") {
-        return true;
-    }
-    eprintln!("not run: {test}: it reads the registers of x86-64");
-    false
+    needs::is_there(test, cfg!(target_arch = "x86_64"), "the registers of x86-64")
 }
 
 /// How a run ended.
@@ -340,9 +337,7 @@ mod tests {
 
     #[test]
     fn every_change_is_counted_and_nothing_else() {
-        if !can_run("every_change_is_counted_and_nothing_else") {
-            return;
-        }
+        needs!(can_run);
         let (_dir, traced) = run_script(None);
         assert_eq!(traced.end, End::Ended(Some(0)));
         let said: Vec<String> = traced
@@ -399,13 +394,10 @@ mod tests {
     /// On one processor the kernel tells of new processes in every order.
     #[test]
     fn what_beside_does_by_itself_is_never_counted_and_what_it_starts_always() {
-        const NAME: &str = "what_beside_does_by_itself_is_never_counted_and_what_it_starts_always";
         const BESIDE: &str = "cd $0; until [ -e go ]; do :; done; \
             i=0; while [ $i -lt 300 ]; do (echo > a); i=$((i + 1)); done; \
             i=0; while [ $i -lt 100 ]; do mkdir d$i; i=$((i + 1)); done; echo > done";
-        if !can_run(NAME) {
-            return;
-        }
+        needs!(can_run);
         let mut one = CpuSet::new();
         let all = sched_getaffinity(Pid::from_raw(0)).unwrap();
         one.set((0..CpuSet::count()).find(|i| all.is_set(*i).unwrap()).unwrap()).unwrap();
@@ -431,9 +423,7 @@ mod tests {
 
     #[test]
     fn killed_after_each_change_the_next_never_comes() {
-        if !can_run("killed_after_each_change_the_next_never_comes") {
-            return;
-        }
+        needs!(can_run);
         let names = |dir: &Path| {
             let mut names: Vec<String> = fs::read_dir(dir)
                 .unwrap()

@@ -15,7 +15,7 @@ use copal::progress::dashboard::Dashboard;
 use copal::update::safe_reboot::{self, Times, WAITING};
 
 use crate::kit::log::logged;
-use crate::kit::needs::{has, is_root};
+use crate::kit::needs::{has, is_root, needs};
 use crate::kit::process::Ended;
 use crate::kit::process::{Root, soon};
 
@@ -211,9 +211,7 @@ fn a_lock_that_comes_meanwhile_counts() {
 
 #[test]
 fn a_lock_that_cannot_be_tried_counts_as_held() {
-    if !is_root("a_lock_that_cannot_be_tried_counts_as_held") {
-        return;
-    }
+    needs!(is_root);
     let root = Root::new();
     let path = lock(&root, "1/main");
     for (mode, path) in [(0o755, root.path()), (0o600, &path)] {

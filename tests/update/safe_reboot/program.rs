@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::libc;
 
 use crate::kit::dbus::{Daemon, Fake};
-use crate::kit::needs::{has, is_root};
+use crate::kit::needs::{has, is_root, needs};
 use crate::kit::process::Ended;
 use crate::kit::process::{Root, soon};
 
@@ -51,9 +51,7 @@ fn it_takes_no_arguments() {
 
 #[test]
 fn without_systemd_the_kernel_is_asked() {
-    if !can_run("safe_reboot by the kernel") {
-        return;
-    }
+    needs!(can_run);
     let root = Root::new();
     let out = program(&root, None).output().unwrap();
     let text = String::from_utf8(out.stderr).unwrap();
@@ -64,9 +62,7 @@ fn without_systemd_the_kernel_is_asked() {
 
 #[test]
 fn when_every_way_fails_that_is_an_error() {
-    if !can_run("safe_reboot without any way") {
-        return;
-    }
+    needs!(can_run);
     let root = Root::new();
     let without = "setpriv --bounding-set=-sys_boot --inh-caps=-sys_boot";
     let out = program(&root, None).env("WITHOUT", without).output().unwrap();
