@@ -3,7 +3,7 @@
 //! Only the tests' own builds have the feature `crash-points`. Without it a point compiles to nothing (`tests/release/static_build.rs`).
 
 #[cfg(feature = "crash-points")]
-use std::{cell::RefCell, error, ffi::OsString, fmt, io, path::Path};
+use std::{cell::RefCell, error, ffi::OsString, fmt, io, os::unix::process::CommandExt as _, path::Path};
 
 /// `crash_point!(path, "step {}", argument)`: the path that the next call changes, and what that call does.
 macro_rules! crash_point {
@@ -48,6 +48,16 @@ pub(crate) fn reach(path: &Path, step: &str) -> io::Result<()> {
     let result = handler(step.strip_prefix("crash-point ").unwrap_or(step), path);
     HANDLER.replace(Some(handler));
     result
+}
+
+/// If this thread has a handler, it is called with the step "exec" in the child, between its fork and its program.
+#[cfg(feature = "crash-points")]
+#[allow(unsafe_code)]
+pub(crate) fn reach_in_child(command: &mut std::process::Command) {
+    if HANDLER.with_borrow(Option::is_some) {
+        // SAFETY: what a test's handler does there is for the test to know; no other build has this.
+        unsafe { command.pre_exec(|| reach(Path::new(""), "exec")) };
+    }
 }
 
 /// An error of the handler that becomes the result of the next call: only a FAT after a power cut gives it.

@@ -21,6 +21,7 @@ mod lines;
 mod logged;
 mod running;
 mod script;
+mod starts;
 
 pub use lines::MAX_LINE_BYTES;
 pub(crate) use lines::Splitter;
@@ -29,6 +30,7 @@ pub(crate) use logged::{SERVICE_PROTOCOL, Speaker, because, level_and_text, warn
 pub use running::{Event, Running};
 use script::is_executable;
 pub use script::{Script, Start};
+pub(crate) use starts::wait_for_starts;
 
 /// A longer silence gives a warning.
 pub(crate) const SILENCE: Duration = Duration::from_secs(300);
@@ -196,7 +198,12 @@ impl Command {
         };
         self.inner.stdout(out_end).stderr(err_end);
         self.inner.stdin(self.input);
-        let child = self.inner.spawn()?;
+        #[cfg(feature = "crash-points")]
+        super::crash_point::reach_in_child(&mut self.inner);
+        let child = {
+            let _starting = starts::begin();
+            self.inner.spawn()?
+        };
         // Drops this process's copies of the pipe ends: only the program holds them from here on.
         drop(self.inner);
         Running::follow(child, outputs, self.limit, self.silence)

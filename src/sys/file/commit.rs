@@ -35,8 +35,8 @@ pub fn open_current(folder: &Folder, name: &OsStr) -> io::Result<File> {
         return newest.map_or_else(|| folder.open_file(name), |(_, file)| Ok(file));
     }
     let sides = side_files(folder, name)?;
-    let newest = newest_complete(folder, &sides)?;
-    if let Err(e) = commit(folder, name, &sides, newest.as_ref()) {
+    let mut newest = newest_complete(folder, &sides)?;
+    if let Err(e) = commit(folder, name, &sides, &mut newest) {
         let shown = name.to_string_lossy();
         match newest {
             Some((side, file)) => {
@@ -78,18 +78,19 @@ fn sweep_for(folder: &Folder, name: &OsStr) -> io::Result<()> {
 pub fn commit_side_files(folder: &Folder, name: &OsStr) -> io::Result<Outcome> {
     sweep_for(folder, name)?;
     let sides = side_files(folder, name)?;
-    let newest = newest_complete(folder, &sides)?;
-    commit(folder, name, &sides, newest.as_ref())
+    let mut newest = newest_complete(folder, &sides)?;
+    commit(folder, name, &sides, &mut newest)
 }
 
+/// `newest` is closed before its name goes.
 fn commit(
     folder: &Folder,
     name: &OsStr,
     sides: &[OsString],
-    newest: Option<&(OsString, File)>,
+    newest: &mut Option<(OsString, File)>,
 ) -> io::Result<Outcome> {
     // The others first: a power cut must not leave only an older one.
-    for other in sides.iter().filter(|s| newest.is_none_or(|(side, _)| side != *s)) {
+    for other in sides.iter().filter(|s| newest.as_ref().is_none_or(|(side, _)| side != *s)) {
         drop_side_file(folder, other)?;
     }
     let Some((side, file)) = newest else { return Ok(Outcome::Unchanged) };
@@ -107,7 +108,10 @@ fn commit(
         ))),
         None => {
             let outcome = replace_only(folder, &Listing::of(folder)?, name, &Content::File(file))?;
-            drop_side_file(folder, side)?;
+            if let Some((side, file)) = newest.take() {
+                folder.close(file)?;
+                drop_side_file(folder, &side)?;
+            }
             Ok(outcome)
         }
     }

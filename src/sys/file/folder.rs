@@ -18,6 +18,7 @@ use super::SECTOR;
 use super::content::{Content, STEP, fill};
 use super::flush::Drive;
 use crate::sys::buffer::Buffer;
+use crate::sys::command::wait_for_starts;
 use crate::sys::crash_point::crash_point;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -324,10 +325,14 @@ impl Folder {
     ///
     /// On an ext4 it is closed: that has the first open file without a name in its superblock (`s_last_orphan`), and power that fails between
     /// the two sectors of the superblock leaves one with a wrong checksum, whose file system Linux does not mount. Without such files, what
-    /// is written over the superblock is what it has.
+    /// is written over the superblock is what it has. A child that another thread has just forked has the file open as well, until its program begins.
     pub(super) fn keep_open(&self, file: Option<File>) -> io::Result<Option<File>> {
         match file {
-            Some(file) if self.ext4 => self.close(file).map(|()| None),
+            Some(file) if self.ext4 => {
+                self.close(file)?;
+                wait_for_starts();
+                Ok(None)
+            }
             file => Ok(file),
         }
     }
