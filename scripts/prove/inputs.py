@@ -22,6 +22,7 @@ COMMANDS = {
     "coverage": (*TOOLCHAIN, "tests/**/*"),
     "older-rust": TOOLCHAIN,
     "u-boot-decisions": (*BOARDS, "qemu/farm/tests/test_uboot.py"),
+    "fuzz-targets": (*TOOLCHAIN, "fuzz/**/*.rs", "fuzz/Cargo.toml", "fuzz/Cargo.lock"),
     "fuzz": (*TOOLCHAIN, "fuzz/Cargo.toml", "fuzz/Cargo.lock", "scripts/fuzz.sh"),
 }
 #: Those of them that do not depend on the program.
@@ -118,7 +119,7 @@ def wants_binaries(row: Row, top: Path) -> bool:
     """Whether a row takes the static binaries from target/dist, as boards and guests do."""
     if row.kind == "test":
         return any(b"COPAL_DIST" in tokens(path) for path in files(top, [f"tests/{row.words[0]}/**/*.rs", *kit(top, row.words[0])]))
-    return row.kind == "scenario" or row.words[0] not in ("fuzz", "older-rust", *WITHOUT_PROGRAM)
+    return row.kind == "scenario" or row.words[0] not in ("fuzz", "fuzz-targets", "older-rust", *WITHOUT_PROGRAM)
 
 
 def digest(row: Row, top: Path) -> str:

@@ -19,6 +19,7 @@ case $1 in
     secure-cuts) check "the medium installs again after a power cut, $2" run 3500 python3 -B qemu/farm run secure-cuts --repeat 10 --seed "${2}000" ;;
     # Twelve restarts after a power cut in an update of an encrypted disk; as many in a rollback.
     secure-update-cuts | secure-rollback-cuts) check "the disk is unlocked after a power cut, $1 $2" run 3500 python3 -B qemu/farm run "$1" --seed "${2}000" ;;
+    fuzz-targets) lint_fuzz ;;
     fuzz) . scripts/fuzz.sh && fuzz "$2" ;;
     *) fail "no part $1" ;;
 esac

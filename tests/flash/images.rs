@@ -46,7 +46,7 @@ fn every_kind_of_image_on_a_dirty_disk() {
         ("single.zst", "zstd -q -1c IMAGE > OUT", &["--single-pass"]),
         ("two.zst", "head -c 33333333 IMAGE | zstd -q > OUT; tail -c +33333334 IMAGE | zstd -q >> OUT", &[]),
     ];
-    for case in prove::cases("inputs", test, packed_as.len() + 2, 4) {
+    for case in prove::cases("inputs", test, packed_as.len() + 2, 2) {
         let (image, plain, options): (PathBuf, &Path, &[&str]) = match case {
             0 => (os_image().to_owned(), os_image(), &[]),
             1 => (mbr.clone(), &mbr, &[]),
