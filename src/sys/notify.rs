@@ -82,7 +82,6 @@ fn send(socket: &OsStr, assignment: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Instant;
 
     fn received(from: &UnixDatagram) -> String {
         let mut buffer = [0; 8192];
@@ -110,9 +109,7 @@ mod tests {
         let path = dir.path().join("notify");
         assert!(status_to(path.as_os_str(), "x").is_err());
         let _deaf = UnixDatagram::bind(&path).unwrap();
-        let began = Instant::now();
         let last = (0..5000).map(|_| status_to(path.as_os_str(), "x")).find_map(Result::err);
         assert_eq!(last.unwrap().kind(), io::ErrorKind::WouldBlock);
-        assert!(began.elapsed() < Duration::from_secs(5));
     }
 }

@@ -156,12 +156,10 @@ mod tests {
     #[test]
     fn without_udev_there_is_nothing_to_wait_for() {
         let root = tempfile::tempdir().unwrap();
-        let began = Instant::now();
-        assert!(udev_settled(root.path(), soon(5000)));
+        assert!(udev_settled(root.path(), Instant::now()));
         std::fs::create_dir_all(root.path().join("run/udev")).unwrap();
         std::fs::write(root.path().join("run/udev/queue"), "").unwrap();
-        assert!(udev_settled(root.path(), soon(5000)));
-        assert!(began.elapsed() < IDLE_TIME);
+        assert!(udev_settled(root.path(), Instant::now()));
     }
 
     #[test]
@@ -182,20 +180,22 @@ mod tests {
         // Removed, created and removed again: as when udev processes the events of many partitions.
         let began = Instant::now();
         let worker = std::thread::spawn(move || {
+            let mut longest = Duration::ZERO;
             for _ in 0..3 {
                 std::thread::sleep(Duration::from_millis(100));
+                let empty = Instant::now();
                 std::fs::remove_file(&queue).unwrap();
                 std::thread::sleep(Duration::from_millis(20));
                 std::fs::write(&queue, "").unwrap();
+                longest = longest.max(empty.elapsed());
             }
             std::fs::remove_file(&queue).unwrap();
+            longest
         });
-        assert!(udev_settled(root.path(), soon(20_000)));
+        assert!(udev_settled(root.path(), soon(300_000)));
         let took = began.elapsed();
-        worker.join().unwrap();
-        assert!(
-            (Duration::from_millis(360) + IDLE_TIME..Duration::from_secs(10)).contains(&took),
-            "{took:?}"
-        );
+        // On a machine with much else to do it may have been empty for long enough earlier.
+        let is_in_time = worker.join().unwrap() < IDLE_TIME;
+        assert!(!is_in_time || took >= Duration::from_millis(360) + IDLE_TIME, "{took:?}");
     }
 }

@@ -8,6 +8,7 @@ use nix::unistd::Pid;
 
 use crate::bus::{DONE, Ended, JOB, MANAGER, Place, TOP, has, progress, until};
 use crate::kit::cgroup::Pids;
+use crate::kit::process::HANG;
 use crate::kit::systemd::Answer;
 
 pub(crate) fn signal(service: &Ended, signal: Signal) {
@@ -179,8 +180,9 @@ fn it_ends_when_idle_and_the_next_call_starts_it() {
     let status = place.call(TOP, MANAGER, "Status", &[]).unwrap();
     assert!(status.contains("copal"), "{status}");
     assert_eq!(place.read("starts").lines().count(), 1);
-    // A call keeps it, where this machine manages to call often enough.
-    let kept = (0..20).any(|_| {
+    // A call keeps it. On a machine with much else to do, it takes some time until the calls are close enough.
+    let begun = Instant::now();
+    let kept = std::iter::repeat(()).take_while(|()| begun.elapsed() < HANG).any(|()| {
         place.property(TOP, MANAGER, "Version");
         let (owner, began, mut longest) = (place.owner(), Instant::now(), Duration::ZERO);
         while began.elapsed() < Duration::from_secs(2) {
@@ -215,9 +217,7 @@ fn no_call_is_lost_while_it_ends() {
     for n in 0..12 {
         place.property(TOP, MANAGER, "Version");
         std::thread::sleep(Duration::from_millis(940 + n * 20));
-        let began = Instant::now();
         place.call(TOP, MANAGER, "Status", &[]).unwrap();
-        assert!(began.elapsed() < Duration::from_secs(20));
     }
     assert!(place.read("starts").lines().count() > 1, "it never ended");
 }

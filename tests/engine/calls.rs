@@ -1,7 +1,7 @@
 //! Each call against an engine that misbehaves.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use copal::config::paths::Paths;
 use copal::engine::archive;
@@ -277,10 +277,8 @@ fn an_archive_that_loses_its_name_is_loaded_again_nevertheless() {
 
 #[test]
 fn an_engine_that_hangs_is_given_up_and_one_that_is_busy_is_not() {
-    let began = Instant::now();
     let hang = |s: Script| s.fault("load", 0, Kind::Hang).fault("ping", 0, Kind::Hang);
     fails(Bench::new(hang).load(), Code::EngineUnreachable, &["not answered"]);
-    assert!(began.elapsed() < Duration::from_secs(120), "it has waited as long as for a real engine");
     Bench::new(|s| s.fault("load", 0, Kind::Late(3000))).load().unwrap();
 }
 

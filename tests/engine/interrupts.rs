@@ -14,13 +14,14 @@ use nix::unistd::Pid;
 use crate::calls::{Bench, IMPATIENT, fails, says};
 use crate::kit::alone::{in_own_process, is_alone};
 use crate::kit::needs::test_name;
+use crate::kit::process::HANG;
 use crate::kit::stub_engine::{Kind, Script, Then};
 
 /// What is waited for in these tests, were it not for the signal.
-const LONG: Duration = Duration::from_secs(120);
+const LONG: Duration = Duration::from_secs(1000);
 
 /// More than it takes to obey on a machine that is busy.
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = HANG;
 
 fn alone(test: &str) -> bool {
     if !is_alone() {
@@ -62,8 +63,7 @@ fn is_interrupted<T: std::fmt::Debug>(
     });
     let took = sent.elapsed();
     fails(result, Code::Interrupted, &["SIGTERM"]);
-    // A second, and what a slow machine adds.
-    assert!(took < Duration::from_secs(10), "{begun}: {took:?}");
+    assert!(took < SOON, "{begun}: {took:?}");
 }
 
 /// The engine hears that nobody waits any more, though this process goes on.
@@ -166,7 +166,6 @@ fn a_credential_helper() {
     std::fs::write(bench.dir.path().join("config.json"), r#"{"credsStore":"slow"}"#).unwrap();
     // Never released: the signal would end this process.
     let _put_off = SignalGuard::begin().unwrap();
-    let began = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_secs(1));
@@ -174,6 +173,4 @@ fn a_credential_helper() {
         });
         fails(bench.engine.pull("r.example/a", &mut |_| {}), Code::Interrupted, &["SIGTERM"]);
     });
-    // It would have had a minute.
-    assert!(began.elapsed() < Duration::from_secs(40), "{:?}", began.elapsed());
 }

@@ -9,6 +9,7 @@ mod kit {
     pub mod image_archive;
     pub mod needs;
     pub mod old_kernel;
+    pub mod process;
     pub mod prove;
     pub mod registry;
     pub mod stub_engine;

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Longer than anything here takes, on a machine that has much else to do.
-const PROCESS_TIMEOUT: Duration = Duration::from_secs(300);
+/// Longer than anything here takes, on a machine that has much else to do: what takes longer hangs.
+pub const HANG: Duration = Duration::from_secs(300);
 
 /// Waits for the end of a program, and fails with its output when it does not come.
 pub fn wait(child: Child) -> Output {
     let id = i32::try_from(child.id()).unwrap();
     let (done, waiting) = std::sync::mpsc::channel::<()>();
     let watchdog = std::thread::spawn(move || {
-        if waiting.recv_timeout(PROCESS_TIMEOUT).is_err() {
+        if waiting.recv_timeout(HANG).is_err() {
             kill_tree(id);
             return true;
         }
@@ -79,7 +79,7 @@ pub fn stdout(out: &Output) -> String {
 
 /// Waits until something is so, and fails if it never is.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + PROCESS_TIMEOUT;
+    let end = Instant::now() + HANG;
     while !is_so() {
         assert!(Instant::now() < end, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(5));

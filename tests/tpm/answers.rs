@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use copal::tpm::store::INDEX;
 use copal::tpm::{Tpm, policy};
@@ -190,10 +190,8 @@ fn answer(code: u32, rest: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_tpm_that_does_not_answer_is_left() {
-    let begun = Instant::now();
     let e = lying(Vec::new()).pcrs().unwrap_err();
     assert!(e.message().contains("does not answer"), "{e}");
-    assert!(begun.elapsed() < Duration::from_secs(30));
     let cut_off = answer(0, &[1; 40])[..20].to_vec();
     assert!(lying(vec![cut_off]).pcrs().is_err());
 }

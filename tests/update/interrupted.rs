@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use crate::image::Release;
 use crate::kit::needs::needs;
+use crate::kit::process::HANG;
 use crate::kit::prove;
 use crate::layout::assert_slot;
 use crate::rig::{Rig, can_run, stderr, until, wait};
 
 /// More than an end takes on any machine; what is broken off would go on for a quarter of an hour.
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = HANG;
 
 /// Passes connections on to a registry, but of a large answer only the beginning.
 struct Stalling {

@@ -87,7 +87,6 @@ fn lists_an_array(mdadm: Command) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
 
     use super::*;
 
@@ -128,10 +127,8 @@ mod tests {
 
     #[test]
     fn a_program_without_end_is_ended() {
-        let start = Instant::now();
-        let e = lists_an_array(shell("exec sleep 60").limit(Some(Duration::from_millis(100)))).unwrap_err();
+        let e = lists_an_array(shell("exec sleep 1000").limit(Some(Duration::from_millis(100)))).unwrap_err();
         assert_eq!(e.kind(), io::ErrorKind::TimedOut);
-        assert!(start.elapsed() < Duration::from_secs(20));
     }
 
     #[test]

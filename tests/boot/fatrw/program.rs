@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::rig::{folder, only, see, side_name};
 use crate::kit::needs::{can_run, is_root, needs};
+use crate::kit::process::HANG;
 
 const COPAL: &str = env!("CARGO_BIN_EXE_copal");
 
@@ -232,7 +233,7 @@ impl Small {
             status.unwrap().success()
         };
         while !remounts() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "{how}");
+            assert!(begun.elapsed() < HANG, "{how}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }

@@ -10,6 +10,7 @@ use copal::state::files::{RollbackKind, RollbackRecord};
 use super::support::{Device, md5sum_is_content, stamps};
 use crate::kit::disk::{Undo, tmpfs};
 use crate::kit::needs::{can_run, needs};
+use crate::kit::process::HANG;
 
 /// A boot partition of `kib` with a kernel of `old` KiB, and a release with one of `new` KiB.
 fn device(kib: u64, old: usize, new: usize) -> (Undo, Device) {
@@ -62,7 +63,7 @@ fn a_remaining_file_does_not_stop_the_next_update() {
         assert!(!device.boot().join("CPL00001.TMP").exists());
         match done {
             // A test beside this one that starts a program holds every open file, and its room, for a moment.
-            Err(e) if e.code() == Code::BootPartitionFull && begun.elapsed() < Duration::from_secs(60) => {
+            Err(e) if e.code() == Code::BootPartitionFull && begun.elapsed() < HANG => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             done => break done.unwrap(),

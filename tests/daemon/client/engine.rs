@@ -11,6 +11,7 @@ use super::jobs::Daemon;
 use super::place::{Place, can_run, signal, stderr, stdout, until, wait};
 use crate::kit::image_archive::{Made, tar_of};
 use crate::kit::needs::needs;
+use crate::kit::process::HANG;
 use crate::kit::stub_engine::{Kind, Script, Stub};
 
 const PULL_FULL: &str = include_str!("../../kit/engine_streams/pull-full.txt");
@@ -20,7 +21,7 @@ const LOAD_DELTA: &str = include_str!("../../kit/engine_streams/load-delta.txt")
 const SLOT: &str = "mnt/sysroot/inactive";
 
 /// More than an end takes on any machine; what is broken off would go on for a quarter of an hour.
-const SOON: Duration = Duration::from_secs(40);
+const SOON: Duration = HANG;
 
 /// An engine in this place, which does `kind` in one call of this name, or always (0).
 fn engine(place: &Place, call: &str, times: u32, kind: Kind) -> Stub {

@@ -7,10 +7,11 @@ use copal::sys::systemd::{self, Bus, Waited};
 
 use super::{child, is_child};
 use crate::kit::dbus::{ACTIVE, Daemon, FAILED, Fake, NOT_FOUND, STARTING, Unit};
+use crate::kit::process::HANG;
 
 const UNITS: &[&str] = &["openvpn.service", "resin-device-register.service"];
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(1000);
 
 /// A wait, and how long it took.
 fn timed(bus: &Bus, timeout: Duration) -> (Waited, Duration) {
@@ -58,7 +59,7 @@ fn a_unit_that_becomes_active_ends_the_wait_without_polling() {
         fake.change(UNITS[0], ACTIVE);
         let (waited, took) = waiting.join().unwrap();
         assert_eq!(waited, active(UNITS[0]));
-        assert!(told.elapsed() < LONG / 2, "{:?}", told.elapsed());
+        assert!(told.elapsed() < HANG, "{:?}", told.elapsed());
         assert!(took >= Duration::from_millis(300), "{took:?}");
     });
     // One for each unit, and one at most for each change.
@@ -75,7 +76,7 @@ fn a_change_while_the_wait_begins_is_not_lost() {
             .changing_during(method, late, UNITS[0], ACTIVE);
         let (waited, took) = timed(&daemon.bus(), LONG);
         assert_eq!(waited, active(UNITS[0]), "{method} {late}");
-        assert!(took < LONG / 2, "{method} {late}: {took:?}");
+        assert!(took < HANG, "{method} {late}: {took:?}");
         drop(fake);
     }
 }
@@ -102,7 +103,7 @@ fn the_timeout_ends_the_wait() {
     let _fake = Fake::start(&daemon).with(UNITS[0], STARTING).with(UNITS[1], STARTING);
     let (waited, took) = timed(&daemon.bus(), Duration::from_millis(700));
     assert_eq!(waited, Waited::TimedOut);
-    assert!((Duration::from_millis(700)..LONG / 2).contains(&took), "{took:?}");
+    assert!((Duration::from_millis(700)..HANG).contains(&took), "{took:?}");
 }
 
 #[test]
@@ -117,7 +118,7 @@ fn a_bus_that_goes_away_ends_the_wait() {
         daemon.stop();
         let waited = waiting.join().unwrap();
         assert!(matches!(waited, Waited::NoBus(_)), "{waited:?}");
-        assert!(began.elapsed() < LONG / 2);
+        assert!(began.elapsed() < HANG);
     });
 }
 
@@ -129,7 +130,7 @@ fn a_peer_that_never_answers_is_given_up() {
         let _fake = Fake::start(&daemon).with(UNITS[0], STARTING).with(UNITS[1], STARTING).silent_on(method);
         let (waited, took) = timed(&daemon.bus().with_limit(limit), LONG);
         assert!(matches!(&waited, Waited::NoBus(why) if why.contains("no answer")), "{method}: {waited:?}");
-        assert!((limit..LONG / 2).contains(&took), "{method}: {took:?}");
+        assert!((limit..HANG).contains(&took), "{method}: {took:?}");
     }
     // A socket that takes the connection, and nothing more.
     let dir = tempfile::tempdir().unwrap();
@@ -138,14 +139,14 @@ fn a_peer_that_never_answers_is_given_up() {
     let bus = Bus::at(format!("unix:path={}", path.display()));
     let (waited, took) = timed(&bus.with_limit(limit), LONG);
     assert!(matches!(waited, Waited::NoBus(_)), "{waited:?}");
-    assert!(took < LONG / 2, "{took:?}");
+    assert!(took < HANG, "{took:?}");
 }
 
 #[test]
 fn no_bus_and_a_bus_without_systemd_are_no_reason_to_wait() {
     let (waited, took) = timed(&Bus::at("unix:path=/nonexistent/bus"), LONG);
     assert!(matches!(waited, Waited::NoBus(_)), "{waited:?}");
-    assert!(took < LONG / 2, "{took:?}");
+    assert!(took < HANG, "{took:?}");
     let (waited, _) = timed(&Bus::at("not an address"), LONG);
     assert!(matches!(waited, Waited::NoBus(_)), "{waited:?}");
     let Some(daemon) = Daemon::start("bus without systemd") else { return };

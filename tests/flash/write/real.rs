@@ -15,6 +15,7 @@ use nix::libc;
 use super::{Bytes, Job, image};
 use crate::kit::disk::Loop;
 use crate::kit::needs::{can_run, needs};
+use crate::kit::process::HANG;
 use crate::kit::prove;
 
 const MIB: usize = 1 << 20;
@@ -75,7 +76,7 @@ fn exclusive(node: &Path) -> Device {
     let start = Instant::now();
     loop {
         match Device::open(node, Access::ExclusiveDisk) {
-            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && start.elapsed() < Duration::from_secs(60) => {
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && start.elapsed() < HANG => {
                 std::thread::sleep(Duration::from_millis(5));
             }
             opened => return opened.unwrap(),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use copal::sys::command::{self, Command, End, Event, MAX_LINE_BYTES, Said, Stream};
 
-use crate::kit::process::{Root, runs, soon};
+use crate::kit::process::{HANG, Root, runs, soon};
 
 fn sh(script: &str) -> Command {
     Command::new("sh").args(["-c", script])
@@ -69,14 +69,14 @@ fn a_child_that_outlives_its_parent_does_not_hold_us_and_lives_on() {
     let root = Root::new();
     let pid = root.at("pid");
     let script = format!(
-        "(for i in $(seq 900); do echo tick; sleep 0.1; done) & echo $! >{}; echo done",
+        "(for i in $(seq 10000); do echo tick; sleep 0.1; done) & echo $! >{}; echo done",
         pid.display()
     );
     let began = Instant::now();
     let (end, lines) = run(sh(&script));
     let took = began.elapsed();
     assert!(end.is_success());
-    assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(60), "{took:?}");
+    assert!(took >= Duration::from_secs(2) && took < HANG, "{took:?}");
     assert!(lines.contains(&"done".to_owned()) && lines.contains(&"tick".to_owned()), "{lines:?}");
     // It goes on to write, which must not kill it.
     std::thread::sleep(Duration::from_millis(500));
@@ -94,14 +94,16 @@ fn what_takes_too_long_is_ended_with_all_it_started() {
     let root = Root::new();
     let pid = root.at("pid");
     // Both of them pay no attention to SIGTERM; the leader goes after SIGKILL only.
-    let script =
-        format!("trap '' TERM; sleep 60 & echo $! >{}; echo begun; while :; do sleep 1; done", pid.display());
+    let script = format!(
+        "trap '' TERM; sleep 1000 & echo $! >{}; echo begun; while :; do sleep 1; done",
+        pid.display()
+    );
     let limit = Duration::from_millis(1500);
     let began = Instant::now();
     let (end, lines) = run(sh(&script).limit(Some(limit)));
     let took = began.elapsed();
     assert_eq!((end, lines.as_slice()), (End::TooLong(limit), ["begun".to_owned()].as_slice()));
-    assert!(took >= Duration::from_secs(5) && took < Duration::from_secs(40), "{took:?}");
+    assert!(took >= Duration::from_secs(5) && took < HANG, "{took:?}");
     let pid = root.read("pid");
     assert!(!pid.is_empty() && soon(|| !runs(&pid)), "{pid} lives");
     assert_eq!(end.to_string(), "it was ended, having taken longer than 1.5 s");
@@ -112,12 +114,9 @@ fn a_program_that_handles_sigterm_may_clean_up() {
     let root = Root::new();
     let script =
         format!("trap 'echo bye; exit 7' TERM; sleep 60 & echo $! >{}; wait", root.at("pid").display());
-    let began = Instant::now();
     let (end, lines) = run(sh(&script).limit(Some(Duration::from_millis(1500))));
     assert!(matches!(end, End::TooLong(_)), "{end}");
     assert_eq!(lines, ["bye"]);
-    // Not until SIGKILL, which comes after five seconds more.
-    assert!(began.elapsed() < Duration::from_secs(6));
     assert!(soon(|| !runs(&root.read("pid"))));
 }
 

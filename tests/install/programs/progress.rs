@@ -14,7 +14,7 @@ use copal::progress::{self, Progress, Stage, cloud, cloud::Cloud};
 use crate::kit::alone::{in_own_process, is_alone};
 use crate::kit::log::logged;
 use crate::kit::needs::test_name;
-use crate::kit::process::{Root, runs, soon};
+use crate::kit::process::{HANG, Root, runs, soon};
 
 const PROGRAM: &str = "/usr/bin/resin-device-progress";
 
@@ -67,16 +67,16 @@ fn a_dashboard_that_hangs_is_left() {
     let root = Root::new();
     reporter(
         &root,
-        &format!("echo $$ >{}; trap '' TERM; sleep 100 & wait; sleep 100", root.at("pid").display()),
+        &format!("echo $$ >{}; trap '' TERM; sleep 1000 & wait; sleep 1000", root.at("pid").display()),
     );
     let cloud = Cloud::new(&Paths::new(root.path()), true);
     let began = Instant::now();
     cloud.report(0, cloud::STARTING);
-    assert!(began.elapsed() < Duration::from_secs(8));
+    assert!(began.elapsed() < HANG);
     assert!(soon(|| !root.read("pid").is_empty()));
     cloud.finish(Duration::from_secs(25));
     let took = began.elapsed();
-    assert!(took >= Duration::from_secs(10) && took < Duration::from_secs(24), "{took:?}");
+    assert!(took >= Duration::from_secs(10) && took < HANG, "{took:?}");
     assert!(soon(|| !runs(&root.read("pid"))));
 }
 
@@ -219,8 +219,8 @@ fn slow_fast_solid_and_hands_off() {
     file.take();
     led.show(Pattern::Slow);
     let began = Instant::now();
-    led.fail(Duration::from_secs(60));
-    assert!(began.elapsed() < Duration::from_secs(30));
+    led.fail(Duration::from_secs(1000));
+    assert!(began.elapsed() < HANG);
     pause(200);
     assert_eq!(file.take(), "");
 }

@@ -8,6 +8,7 @@ use copal::state::history::CheckResult::{Failed, Passed, Unknown};
 
 use super::rig::{FINE, Rig, find, names};
 use crate::kit::log::logged;
+use crate::kit::process::HANG;
 
 const REQUIRED: &str = "/etc/copal/health.d";
 const WANTED: &str = "/etc/copal/health.wanted.d";
@@ -123,12 +124,12 @@ fn a_folder_that_cannot_be_read_is_not_an_empty_one() {
 fn each_has_the_limit_of_its_own() {
     let mut rig = Rig::healthy();
     rig.conf.check_limit = Duration::from_secs(2);
-    rig.root.program(&format!("{REQUIRED}/a"), "#!/bin/sh\nsleep 300\n");
-    rig.root.program(&format!("{WANTED}/b"), "#!/bin/sh\nsleep 300\n");
+    rig.root.program(&format!("{REQUIRED}/a"), "#!/bin/sh\nsleep 1000\n");
+    rig.root.program(&format!("{WANTED}/b"), "#!/bin/sh\nsleep 1000\n");
     rig.root.program(&format!("{WANTED}/c"), FINE);
     let began = Instant::now();
     let found = rig.run();
-    assert!(began.elapsed() < Duration::from_secs(40));
+    assert!(began.elapsed() < HANG);
     let late = (Failed, "it was ended, having taken longer than 2 s".to_owned());
     assert_eq!(find(&found, "health.d/a"), late);
     assert_eq!(find(&found, "health.wanted.d/b"), late);

@@ -174,12 +174,10 @@ fn nothing_but_a_file_is_written_to() {
             }
             _ => fs::create_dir(device.file()).unwrap(),
         }
-        let begun = std::time::Instant::now();
         let said = logged(|| history::append(&device.paths(), &rollback(1)));
         assert_eq!(told_to_the_journal(&said), Record { journal: Vec::new(), ..rollback(1) }, "{kind}");
         assert_eq!(logged(|| history::prepare(&device.paths())).len(), 1, "{kind}");
         assert!(history::read(&device.paths()).is_empty(), "{kind}");
-        assert!(begun.elapsed().as_secs() < 5, "{kind}");
         if kind == "link" {
             assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "x");
         }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use copal::rollback::state_probe::properties;
 
+use crate::kit::process::HANG;
 use crate::kit::tree::{GIB, Tree};
 
 const A: &str = "ba1eadef-1234-4cde-8f01-23456789abcd";
@@ -143,7 +144,7 @@ fn new_uuids_of_this_boot_come_before_the_command_line() {
     // Not for ever.
     std::fs::write(&mux, "").unwrap();
     assert_eq!(asked(&t, &["/dev/mmcblk0p2", "resin-rootA", "mmcblk0"]), "");
-    assert!(start.elapsed() < Duration::from_secs(60));
+    assert!(start.elapsed() < HANG);
 }
 
 #[test]
@@ -180,7 +181,7 @@ fn a_record_that_another_user_has_planted_neither_stops_the_probe_nor_counts() {
         let (done, waiting) = std::sync::mpsc::channel();
         let args = ["/dev/mmcblk0p2", "resin-rootA", "mmcblk0"].map(OsString::from);
         thread::spawn(move || done.send(properties(&paths, &args).unwrap()));
-        waiting.recv_timeout(Duration::from_secs(20)).expect("the probe hangs")
+        waiting.recv_timeout(HANG).expect("the probe hangs")
     };
     nix::unistd::mkfifo(&record, nix::sys::stat::Mode::S_IRWXU).unwrap();
     assert_eq!(active(), USE_A, "a pipe");
