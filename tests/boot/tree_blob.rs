@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use copal::device_tree::blob::Blob;
 
 use crate::kit::device_tree::device_tree;
+use crate::kit::needs::{needs, tools};
 use crate::kit::prove;
 
 const SOURCE: &str = r#"/dts-v1/;
@@ -44,6 +45,7 @@ fn properties(tree: &[u8]) -> Vec<String> {
 
 #[test]
 fn each_property_has_its_place() {
+    needs!(tools);
     let folder = tempfile::tempdir().unwrap();
     let tree = compiled(folder.path());
     let all = properties(&tree);
@@ -60,6 +62,7 @@ fn each_property_has_its_place() {
 /// What is accepted, both tools read; what is refused, one of them refuses. Both ignore the size of the structure, in which libfdt keeps.
 #[test]
 fn damaged_trees_are_judged_as_the_tools_judge_them() {
+    needs!(tools);
     let test = "damaged_trees_are_judged_as_the_tools_judge_them";
     let folder = tempfile::tempdir().unwrap();
     let tree = compiled(folder.path());

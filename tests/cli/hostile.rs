@@ -4,6 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::process::Output;
 
+use crate::kit::needs::{needs, tools};
 use crate::kit::process::tool;
 use crate::names::{copal, stdout};
 
@@ -25,6 +26,7 @@ fn assert_escaped(call: &[&str], out: &Output) {
 
 #[test]
 fn every_verb_escapes_names() {
+    needs!(tools);
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (image, target, link, missing) =

@@ -1,5 +1,6 @@
 //! What the integrator's guide tells a board layer to write is what copal takes.
 
+use crate::kit::needs::{needs, tools};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write as _;
@@ -472,6 +473,7 @@ fn every_hook_is_listed_by_one_of_the_guide_s_commands() {
 
 #[test]
 fn commands_and_scripts_of_the_guide_are_sound() {
+    needs!(tools);
     let copal = |args: &[&str]| {
         let out = Command::new(env!("CARGO_BIN_EXE_copal")).args(args).output().unwrap();
         assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));

@@ -5,6 +5,10 @@
 mod architecture;
 mod compatibility;
 mod integrating;
+#[path = "../kit"]
+mod kit {
+    pub mod needs;
+}
 mod links;
 mod pages;
 mod readme;

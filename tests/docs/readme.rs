@@ -1,5 +1,6 @@
 //! README.md is short, and its figures come from the benchmarks. The pictures (`./dev picture`) exist in both themes and show what the program says today.
 
+use crate::kit::needs::{needs, tools};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
@@ -143,6 +144,7 @@ fn words_of(line: &str) -> Vec<&str> {
 /// A flash of today ends as the one in the picture does.
 #[test]
 fn the_flash_in_the_picture_ends_as_one_of_today() {
+    needs!(tools);
     let dir = tempfile::tempdir().unwrap();
     // One partition, some data in it, and much that is empty.
     let mut image = vec![0; 4 << 20];

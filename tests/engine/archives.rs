@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::calls::{Bench, fails, says};
 use crate::kit::alone::{in_own_process, is_alone};
 use crate::kit::image_archive::{Made, Node, digest, elf, pack, tar_of};
-use crate::kit::needs::test_name;
+use crate::kit::needs::{needs, test_name, tools};
 use crate::kit::stub_engine::Then;
 
 fn image() -> Made {
@@ -321,6 +321,7 @@ fn a_delta_names_its_base() {
 
 #[test]
 fn layers_may_be_packed_as_the_engine_reads_them() {
+    needs!(tools);
     let image = image();
     for (program, is_read) in [("gzip", true), ("bzip2", true), ("xz", false), ("zstd", false)] {
         let mut members = image.members(&["a:1"]);
@@ -363,6 +364,7 @@ pub fn filter(command: &str, bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn every_compression_is_understood_and_loaded() {
+    needs!(tools);
     let dir = tempfile::tempdir().unwrap();
     let plain: PathBuf = dir.path().join("image.tar");
     let image = image();

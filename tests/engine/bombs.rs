@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::archives::{filter, look};
 use crate::calls::fails;
 use crate::kit::image_archive::{Made, digest, elf, tar_of};
-use crate::kit::needs::needs;
+use crate::kit::needs::{needs, tools};
 use crate::kit::process::HANG;
 use crate::kit::stub_engine::{Script, Stub};
 use crate::kit::{needs, old_kernel, prove};
@@ -202,6 +202,7 @@ fn large() -> Vec<(&'static str, Vec<u8>)> {
 
 #[test]
 fn no_bomb_goes_off() {
+    needs!(tools);
     let start = Instant::now();
     for (name, bytes, words) in bombs(&prove::cases("engine", "no_bomb_goes_off", BOMBS, 5)) {
         assert!(bytes.len() < 300 << 10, "{name} has {} bytes", bytes.len());
@@ -217,6 +218,7 @@ fn no_bomb_goes_off() {
 
 #[test]
 fn windows_above_8_mib_are_refused() {
+    needs!(tools);
     let mut random = vec![0; 100 << 10];
     fastrand::Rng::with_seed(4).fill(&mut random);
     let tar = Made::new(vec![tar_of(&[("x", 0o644, &random)])]).archive(&["a:1"]);

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::time::Duration;
 
+use crate::kit::needs::{needs, tools};
 use crate::kit::process::{tool, until, wait};
 use crate::kit::storage_daemon::Daemon;
 use crate::support::*;
@@ -103,6 +104,7 @@ type Change = fn(&File);
 
 #[test]
 fn an_image_that_changes_during_the_write_gets_no_table() {
+    needs!(tools);
     const TEST: &str = "an_image_that_changes_during_the_write_gets_no_table";
     let changes: [(&str, Change); 6] = [
         ("truncated in data", |file| file.set_len(70 * MIB + 1000).unwrap()),
@@ -127,6 +129,7 @@ fn an_image_that_changes_during_the_write_gets_no_table() {
 
 #[test]
 fn a_compressed_image_that_changes_during_the_write_gets_no_table() {
+    needs!(tools);
     const TEST: &str = "a_compressed_image_that_changes_during_the_write_gets_no_table";
     let changes: [(&str, Change); 2] = [
         ("truncated", |file| file.set_len(1000).unwrap()),
@@ -152,6 +155,7 @@ fn a_compressed_image_that_changes_during_the_write_gets_no_table() {
 /// The file that is open stays what it was, whatever its name leads to.
 #[test]
 fn other_names_modes_and_a_replacement_are_no_change_of_the_image() {
+    needs!(tools);
     const TEST: &str = "other_names_modes_and_a_replacement_are_no_change_of_the_image";
     let bench = Bench::new();
     let (kept, new) = (bench.path("kept.img"), bench.path("new.img"));
@@ -175,6 +179,7 @@ fn damage(file: &File, at: u64) {
 
 #[test]
 fn a_backup_table_that_is_damaged_after_the_check_is_not_written() {
+    needs!(tools);
     const TEST: &str = "a_backup_table_that_is_damaged_after_the_check_is_not_written";
     for (case, from_end) in [("its header", 500), ("its entries", 32 * 512)] {
         let bench = Bench::new();
@@ -190,6 +195,7 @@ fn a_backup_table_that_is_damaged_after_the_check_is_not_written() {
 /// Only the beginning of it is checked before the write.
 #[test]
 fn a_damaged_backup_table_in_a_single_pass_gets_no_table() {
+    needs!(tools);
     let dir = folder();
     let (image, packed, target) =
         (dir.path().join("os.img"), dir.path().join("os.img.zst"), dir.path().join("disk"));
@@ -219,6 +225,7 @@ fn wait_for(child: &mut Child, words: &[&str]) {
 /// The target is asked again once the image was checked, and does not answer until the image has changed.
 #[test]
 fn an_image_that_changes_between_check_and_write_leaves_the_target_as_it_was() {
+    needs!(tools);
     let bench = Bench::new();
     let file = OpenOptions::new().write(true).open(&bench.image).unwrap();
     file.set_len(HUGE).unwrap();

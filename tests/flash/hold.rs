@@ -8,6 +8,7 @@ use std::process::{Child, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::kit::needs::{needs, tools};
 use crate::kit::process::{stderr, wait};
 use crate::support::*;
 
@@ -73,6 +74,7 @@ fn a_second_flash_of_a_target_is_refused_while_the_first_checks_its_image() {
 
 #[test]
 fn a_file_that_appears_during_the_check_is_not_overwritten() {
+    needs!(tools);
     let dir = folder();
     let (image, target) = (huge(dir.path()), dir.path().join("disk"));
     let flash = Stopped::start(&image, &target);

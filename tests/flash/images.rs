@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::kit::needs::{needs, tools};
 use crate::kit::prove;
 use crate::support::*;
 
@@ -83,6 +84,7 @@ fn every_kind_of_image_on_a_dirty_disk() {
 
 #[test]
 fn tools_that_are_not_ours_find_no_fault() {
+    needs!(tools);
     let size = std::fs::metadata(os_image()).unwrap().len();
     let Some(disk) = dirty("tools_that_are_not_ours_find_no_fault", size) else { return };
     flashed(os_image(), &disk.node, &[]);
@@ -134,6 +136,7 @@ fn a_disk_with_sectors_of_4096_bytes() {
 
 #[test]
 fn a_plain_file_is_made_extended_or_kept_at_its_size() {
+    needs!(tools);
     let dir = folder();
     let size = std::fs::metadata(os_image()).unwrap().len();
     let target = dir.path().join("disk.img");
@@ -203,6 +206,7 @@ fn go_on(child: std::process::Child) -> std::process::Output {
 
 #[test]
 fn a_plain_file_that_loses_its_name_meanwhile_is_no_success() {
+    needs!(tools);
     let dir = folder();
     let (target, other) = (dir.path().join("disk.img"), dir.path().join("other"));
     let theirs = "of another program";
@@ -245,6 +249,7 @@ fn a_plain_file_that_loses_its_name_meanwhile_is_no_success() {
 
 #[test]
 fn a_plain_file_may_be_reached_by_another_way_at_the_end() {
+    needs!(tools);
     let dir = folder();
     let (target, moved) = (dir.path().join("disk.img"), dir.path().join("moved.img"));
     let child = flash_stopped_at_work(&target);
@@ -288,6 +293,7 @@ fn set_blocking(pipe: &std::io::PipeWriter, blocking: bool) {
 /// Progress that nobody reads must not stop a flash whose table has been cleared.
 #[test]
 fn a_reader_who_never_reads_does_not_stop_the_flash() {
+    needs!(tools);
     use std::io::Read;
     let dir = folder();
     let image = dir.path().join("big.img");
@@ -333,6 +339,7 @@ fn a_reader_who_never_reads_does_not_stop_the_flash() {
 /// Ctrl-S, or a connection that has died: the bar is not drawn, the flash goes on.
 #[test]
 fn a_stopped_terminal_does_not_stop_the_flash() {
+    needs!(tools);
     let dir = folder();
     let target = dir.path().join("disk.img");
     let size = nix::pty::Winsize { ws_row: 40, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
@@ -396,6 +403,7 @@ fn no_root_is_needed_for_a_plain_file() {
 
 #[test]
 fn single_flipped_bits_are_found_by_verify() {
+    needs!(tools);
     let dir = folder();
     let target = dir.path().join("disk.img");
     flashed(os_image(), &target, &[]);
@@ -422,6 +430,7 @@ fn single_flipped_bits_are_found_by_verify() {
 
 #[test]
 fn a_shorter_target_differs() {
+    needs!(tools);
     let dir = folder();
     let target = dir.path().join("short.img");
     fill(&target, MIB);
@@ -441,6 +450,7 @@ fn a_shorter_target_differs() {
 
 #[test]
 fn the_run_does_what_the_plan_says() {
+    needs!(tools);
     let size = std::fs::metadata(os_image()).unwrap().len();
     let Some(disk) = dirty("the_run_does_what_the_plan_says", size + MIB) else { return };
     let before = std::fs::read(&disk.file).unwrap();
@@ -467,6 +477,7 @@ fn the_run_does_what_the_plan_says() {
 /// Of plain files: a disk is read in the same way.
 #[test]
 fn the_plan_shows_what_is_lost() {
+    needs!(tools);
     let dir = folder();
     let target = dir.path().join("disk");
     let name = target.to_str().unwrap();
@@ -518,6 +529,7 @@ fn the_plan_shows_what_is_lost() {
 
 #[test]
 fn the_second_flash_of_the_same_image_writes_almost_nothing() {
+    needs!(tools);
     let size = std::fs::metadata(os_image()).unwrap().len();
     let Some(disk) = dirty("the_second_flash_of_the_same_image_writes_almost_nothing", size) else {
         return;
@@ -546,6 +558,7 @@ fn keys(json: &serde_json::Value, prefix: &str, out: &mut std::collections::BTre
 
 #[test]
 fn the_receipt_has_the_fields_of_its_documentation() {
+    needs!(tools);
     let dir = folder();
     // A whole pass before the write, for `check`.
     let receipt = flashed(os_image(), &dir.path().join("disk.img"), &["--sha256"]);

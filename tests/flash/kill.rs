@@ -3,6 +3,7 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use crate::kit::needs::{needs, tools};
 use crate::kit::prove;
 use crate::support::*;
 
@@ -21,6 +22,7 @@ struct Seen {
 
 #[test]
 fn killed_at_any_moment_it_leaves_no_table_and_continues() {
+    needs!(tools);
     let size = std::fs::metadata(os_image()).unwrap().len();
     let Some(disk) = dirty(TEST, size) else { return };
     // An old system: boot sector and both partition tables.

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::{Output, Stdio};
 
+use crate::kit::needs::{needs, tools};
 use crate::kit::process::{stderr, tool};
 use crate::support::*;
 
@@ -42,6 +43,7 @@ fn an_led_is_a_file_of_sysfs() {
 
 #[test]
 fn what_belongs_to_the_image_is_neither_target_nor_receipt() {
+    needs!(tools);
     let dir = folder();
     let (image, target) = (dir.path().join("os.img"), dir.path().join("disk"));
     std::fs::copy(os_image(), &image).unwrap();
@@ -64,6 +66,7 @@ fn what_belongs_to_the_image_is_neither_target_nor_receipt() {
 /// The receipt would be printed over the image.
 #[test]
 fn the_output_of_the_program_is_no_target() {
+    needs!(tools);
     let dir = folder();
     let to = |target: &Path, stdout: File| {
         copal()
@@ -90,6 +93,7 @@ fn the_output_of_the_program_is_no_target() {
 /// Linux has names of bytes, JSON has text.
 #[test]
 fn names_that_are_not_unicode_are_in_the_receipt_and_marked() {
+    needs!(tools);
     let dir = folder();
     let (target, image) =
         (dir.path().join(OsStr::from_bytes(b"t\xff.img")), dir.path().join(OsStr::from_bytes(b"o\xfe.img")));

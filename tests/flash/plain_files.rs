@@ -4,13 +4,14 @@ use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use crate::kit::needs::{is_root, needs};
+use crate::kit::needs::{is_root, needs, tools};
 use crate::kit::process::stderr;
 use crate::support::*;
 
 /// As a loop device shows such a file: without the part of a sector at its end.
 #[test]
 fn the_old_backup_table_of_a_file_that_ends_within_a_sector_goes() {
+    needs!(tools);
     let dir = folder();
     for more in [0, 100, 511] {
         let target = dir.path().join(format!("disk-{more}"));
@@ -30,6 +31,7 @@ fn the_old_backup_table_of_a_file_that_ends_within_a_sector_goes() {
 /// Whoever runs it may lack the rights, or the space.
 #[test]
 fn what_a_file_cannot_take_is_reported_and_a_new_file_goes() {
+    needs!(tools);
     let dir = folder();
     let target = dir.path().join("disk");
     let limited = |limit: &str, image: &Path, target: &Path| {

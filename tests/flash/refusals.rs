@@ -4,7 +4,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use crate::kit::needs::is_root;
+use crate::kit::needs::{is_root, needs, tools};
 use crate::kit::process::{stderr, until};
 use crate::support::*;
 use nix::libc;
@@ -51,6 +51,7 @@ fn made(dir: &Path, name: &str, shell: &str) -> PathBuf {
 
 #[test]
 fn images() {
+    needs!(tools);
     let dir = folder();
     let d = dir.path();
     let target = d.join("target");
@@ -282,6 +283,7 @@ fn a_disk_needs_root() {
 
 #[test]
 fn receipts_that_would_destroy_something() {
+    needs!(tools);
     let dir = folder();
     let image = dir.path().join("os.img");
     tool(&["cp", "--sparse=always", os_image().to_str().unwrap(), image.to_str().unwrap()]);
@@ -397,6 +399,7 @@ fn a_new_file_needs_space_for_the_data_of_the_image() {
 
 #[test]
 fn a_lock_that_goes_away_is_waited_for() {
+    needs!(tools);
     let size = std::fs::metadata(os_image()).unwrap().len();
     let Some(disk) = dirty("a_lock_that_goes_away_is_waited_for", size) else { return };
     // As udev holds it while it probes.
@@ -420,6 +423,7 @@ fn a_lock_that_goes_away_is_waited_for() {
 
 #[test]
 fn a_config_json_that_was_promised_must_be_there() {
+    needs!(tools);
     // A root of its own: a flasher medium whose config.json is not made yet.
     let dir = folder();
     for place in ["sys", "proc"] {
@@ -479,6 +483,7 @@ fn an_image_of_another_user_in_a_folder_for_everybody_is_warned_of() {
 
 #[test]
 fn refusals_say_what_is_wrong_and_what_to_do() {
+    needs!(tools);
     let dir = folder();
     let at = |name: &str| dir.path().join(name);
     let (image, target) = (at("os.img"), at("disk"));

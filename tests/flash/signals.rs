@@ -12,6 +12,7 @@ use nix::pty::{grantpt, posix_openpt, ptsname_r, unlockpt};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::kit::needs::{needs, tools};
 use crate::kit::process::{stderr, tool, until, wait};
 use crate::support::*;
 
@@ -43,6 +44,7 @@ fn make_dense(image: &Path) {
 
 #[test]
 fn a_signal_before_the_first_write_leaves_the_target_as_it_was() {
+    needs!(tools);
     let dir = folder();
     let target = dir.path().join("disk");
     fill(&target, 100 * MIB);
@@ -65,6 +67,7 @@ fn a_signal_before_the_first_write_leaves_the_target_as_it_was() {
 
 #[test]
 fn a_signal_within_the_write_leaves_no_partition_table() {
+    needs!(tools);
     let dir = folder();
     let target = dir.path().join("disk");
     let image = dir.path().join("dense.img");
@@ -92,6 +95,7 @@ fn a_signal_within_the_write_leaves_no_partition_table() {
 /// Its last line says in which state the target is.
 #[test]
 fn a_flash_that_is_stopped_names_the_target_and_its_state() {
+    needs!(tools);
     let dir = folder();
     let (target, image) = (dir.path().join("disk"), os_image().to_owned());
     let packed = dir.path().join("os.img.gz");
@@ -128,6 +132,7 @@ fn a_flash_that_is_stopped_names_the_target_and_its_state() {
 /// Its user wants it to go on without a terminal.
 #[test]
 fn under_nohup_a_hangup_ends_nothing() {
+    needs!(tools);
     let dir = folder();
     let target = dir.path().join("disk");
     fill(&target, 100 * MIB);
@@ -147,6 +152,7 @@ fn under_nohup_a_hangup_ends_nothing() {
 /// As when the connection breaks over which an operator works: the terminal can take no more output either.
 #[test]
 fn a_lost_terminal_ends_a_flash_and_leaves_no_partition_table() {
+    needs!(tools);
     let dir = folder();
     let (target, image) = (dir.path().join("disk"), dir.path().join("dense.img"));
     make_dense(&image);
@@ -174,6 +180,7 @@ fn a_lost_terminal_ends_a_flash_and_leaves_no_partition_table() {
 /// What only reads ends at once, and has nothing to say.
 #[test]
 fn each_signal_ends_a_verb_that_reads() {
+    needs!(tools);
     let dir = folder();
     let path = dir.path().join("dense.img");
     make_dense(&path);
@@ -208,6 +215,7 @@ fn each_signal_ends_a_verb_that_reads() {
 /// Zeroes that are not read are digested nevertheless: many of them take minutes.
 #[test]
 fn a_signal_within_the_check_of_a_hole_is_obeyed() {
+    needs!(tools);
     let dir = folder();
     let (image, target) = (dir.path().join("os.img"), dir.path().join("disk"));
     std::fs::copy(os_image(), &image).unwrap();

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::kit::needs::{needs, tools};
 use crate::support::*;
 
 /// The disk, with an end that no image of this program reaches.
@@ -61,6 +62,7 @@ fn blkid(disk: &Path) -> String {
 
 #[test]
 fn what_a_volume_manager_left_behind_the_image_is_removed_and_nothing_else() {
+    needs!(tools);
     let dir = folder();
     let kinds: [(&str, Marks); 5] = [
         ("linux_raid_member", md()),
@@ -116,6 +118,7 @@ fn a_pool_goes_from_a_disk_too_and_a_member_of_an_array_is_refused() {
 /// What the image overwrites is the image's, whatever it looks like.
 #[test]
 fn a_signature_within_the_image_stays_the_images() {
+    needs!(tools);
     let dir = folder();
     let (image, target) = (dir.path().join("os.img"), dir.path().join("disk"));
     std::fs::copy(os_image(), &image).unwrap();

@@ -7,7 +7,6 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
 pub use crate::kit::disk::{Loop, fill, folder};
-pub(crate) use crate::kit::needs::needs;
 pub use crate::kit::needs::{can_run, is_root, not_run};
 use crate::kit::process::assert_words;
 pub use crate::kit::process::tool;

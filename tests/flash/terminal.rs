@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use crate::kit::needs::{needs, tools};
 use crate::kit::process::tool;
 use crate::kit::storage_daemon::Daemon;
 use crate::kit::terminal::{WIDTHS, assert_fits, on_terminal, shown};
@@ -98,6 +99,7 @@ fn percents<'a>(texts: impl IntoIterator<Item = &'a str>) -> Vec<u8> {
 
 #[test]
 fn a_terminal_gets_one_bar_for_all_stages_and_four_lines() {
+    needs!(tools);
     for columns in [80, 40] {
         let Some(place) = Place::new("a_terminal_gets_one_bar_for_all_stages_and_four_lines") else { return };
         let shown = place.on_terminal(columns, &[]);
@@ -134,6 +136,7 @@ fn a_terminal_gets_one_bar_for_all_stages_and_four_lines() {
 
 #[test]
 fn a_terminal_without_a_bar_gets_lines_that_fit() {
+    needs!(tools);
     for (columns, environment) in [(20, ("TERM", "xterm")), (40, ("NO_COLOR", "1"))] {
         let Some(place) = Place::new("a_terminal_without_a_bar_gets_lines_that_fit") else { return };
         let shown = place.on_terminal(columns, &[environment]);
@@ -151,6 +154,7 @@ fn a_terminal_without_a_bar_gets_lines_that_fit() {
 
 #[test]
 fn without_a_terminal_there_are_lines_at_a_bounded_pace_and_a_receipt() {
+    needs!(tools);
     let test = "without_a_terminal_there_are_lines_at_a_bounded_pace_and_a_receipt";
     let Some(place) = Place::new(test) else { return };
     let mut flash = copal();
@@ -204,6 +208,7 @@ fn answering(target: &Path, more: &[&str], answer: Option<&str>) -> (i32, String
 
 #[test]
 fn a_terminal_is_asked_once_before_a_used_target_is_erased() {
+    needs!(tools);
     let dir = folder();
     let target = dir.path().join("disk.img");
     // A new file, then an empty one: nothing is lost.
@@ -241,6 +246,7 @@ fn a_terminal_is_asked_once_before_a_used_target_is_erased() {
 
 #[test]
 fn an_image_of_unknown_size_has_bytes_and_rate_and_no_percent() {
+    needs!(tools);
     let dir = folder();
     let (packed, target) = (dir.path().join("os.img.gz"), dir.path().join("disk"));
     tool(&["sh", "-ec", "gzip -1 -c \"$1\" >\"$2\"", "sh", text(os_image()), text(&packed)]);
@@ -259,6 +265,7 @@ fn an_image_of_unknown_size_has_bytes_and_rate_and_no_percent() {
 
 #[test]
 fn a_plan_is_whole_elsewhere_and_fits_into_a_terminal() {
+    needs!(tools);
     let dir = tempfile::tempdir().unwrap();
     let target = dir.path().join("disk.img");
     std::fs::write(&target, vec![1; 2 << 20]).unwrap();

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::bootpart::is_temporary;
+use crate::kit::needs::{needs, tools};
 use crate::support::fat::{self, Node};
 use crate::support::writelog::{self, Loss, Request};
 use crate::support::{Disk, Guest, LIMIT, fat_files, folder, gpt_image, tool};
@@ -366,6 +367,7 @@ impl std::fmt::Display for Seen {
 
 #[test]
 fn uboot_survives_every_power_cut_of_an_update() {
+    needs!(tools);
     let mut files = deployed(owned(), &releases()[0]);
     files.insert(FINGERPRINT, owned()[FINGERPRINT].clone());
     let start = vec![(UENV, uenv("2", "0")), (COUNT, b"bootcount=2\n\0".to_vec())];
@@ -390,6 +392,7 @@ fn uboot_survives_every_power_cut_of_an_update() {
 
 #[test]
 fn grub_survives_every_power_cut_of_an_update() {
+    needs!(tools);
     let files = deployed(owned(), &releases()[0]);
     let start = block("bootcount=0\nresin_root_part=2\nupgrade_available=0\n");
     let selections = [&[(GRUBENV, start.clone())][..], &[(GRUBENV, start.clone())]];

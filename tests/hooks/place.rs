@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::kit::needs::{needs, tools};
 use crate::support::{COPAL, STAND_IN, Site, clean, program};
 
 const TEMPLATE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/hooks/hook");
@@ -59,6 +60,7 @@ fn a_hook_is_executed_by_the_copal_of_its_own_release() {
 
 #[test]
 fn every_shell_of_the_field_runs_it() {
+    needs!(tools);
     let site = Site::new();
     let hooks = release(&site.at("new"));
     install(&hooks.join("80-rollback"));
@@ -89,6 +91,7 @@ fn every_shell_of_the_field_runs_it() {
 
 #[test]
 fn a_release_without_copal_is_not_served_by_another_one() {
+    needs!(tools);
     let site = Site::new();
     let hooks = release(&site.at("new"));
     install(&hooks.join("99-resin-uboot"));

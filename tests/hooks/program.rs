@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::kit::needs::{needs, tools};
 use crate::support::{COPAL, Site, clean, soon};
 
 fn legacy(site: &Site, args: &[&str]) -> Command {
@@ -112,6 +113,7 @@ fn a_limit_is_taken_from_the_environment() {
 
 #[test]
 fn a_signal_lets_the_running_hook_end_and_starts_no_other() {
+    needs!(tools);
     for signal in ["TERM", "INT", "HUP"] {
         let site = Site::new();
         site.hook("1-x", "#!/bin/sh\n: >\"$HOOKS_DIR/../begun\"\nsleep 0.5\n: >\"$HOOKS_DIR/../done\"\n");

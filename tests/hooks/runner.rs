@@ -8,7 +8,7 @@ use copal::error::{Code, Effect, Error};
 use copal::hooks::{Phases, Run, Signals, limit, run, run_program, running};
 
 use crate::kit::alone::{in_own_process, is_alone};
-use crate::kit::needs::test_name;
+use crate::kit::needs::{needs, test_name, tools};
 use crate::support::{COPAL, STAND_IN, Site, logged, program, soon, texts};
 
 fn fails(site: &Site, run_: &Run) -> Error {
@@ -166,6 +166,7 @@ const TRACED: [(&str, &str, bool); 5] = [
 
 #[test]
 fn debugging_traces_scripts_by_their_own_shells_and_leaves_binaries_alone() {
+    needs!(tools);
     let site = Site::new();
     for (name, text, _) in TRACED {
         site.hook(name, text);

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use super::support::{Bench, MIB, look, put, refused, run, text};
+use crate::kit::needs::{needs, tools};
 use copal::error::Code;
 use copal::image::bmap::{Bmap, Checksum, MAX_BYTES, Range};
 use proptest::prelude::*;
@@ -15,6 +16,7 @@ fn create(image: &Path, map: &Path) {
 
 #[test]
 fn maps_of_bmaptool_fit_and_are_found_under_each_name() {
+    needs!(tools);
     let bench = Bench::new();
     let image = bench.disk("disk.img");
     for name in ["disk.img.bmap", "disk.bmap"] {
@@ -45,6 +47,7 @@ fn maps_of_bmaptool_fit_and_are_found_under_each_name() {
 
 #[test]
 fn maps_of_other_versions_fit() {
+    needs!(tools);
     let bench = Bench::new();
     let image = bench.disk("disk.img");
     let map = bench.at("disk.img.bmap");
@@ -77,6 +80,7 @@ fn maps_of_other_versions_fit() {
 
 #[test]
 fn maps_of_other_images_are_refused() {
+    needs!(tools);
     let bench = Bench::new();
     let image = bench.disk("disk.img");
     let map = bench.at("disk.img.bmap");

@@ -4,6 +4,7 @@
 use std::fs;
 
 use super::support::{Bench, MIB, content, noise, put, refused};
+use crate::kit::needs::{needs, tools};
 use crate::kit::prove;
 use copal::error::Code;
 use copal::image::chunks::Piece;
@@ -52,6 +53,7 @@ fn payload() -> Vec<u8> {
 
 #[test]
 fn every_packer_gives_the_same_bytes() {
+    needs!(tools);
     let bench = Bench::new();
     let data = payload();
     let raw = bench.write("raw", &data);
@@ -70,6 +72,7 @@ fn every_packer_gives_the_same_bytes() {
 
 #[test]
 fn bzip2_of_any_content() {
+    needs!(tools);
     let bench = Bench::new();
     // Runs of every length up to more than a run may have; bytes that do not repeat; and what ends within a run.
     let runs: Vec<u8> = (1..300usize).flat_map(|n| vec![n as u8; n]).collect();
@@ -98,6 +101,7 @@ fn bzip2_of_any_content() {
 
 #[test]
 fn wrong_checksums_of_bzip2_are_refused() {
+    needs!(tools);
     let bench = Bench::new();
     let raw = bench.write("raw", &noise(10_000, 3));
     let good = fs::read(bench.pack(&raw, "a.bz2", "bzip2")).unwrap();
@@ -113,6 +117,7 @@ fn wrong_checksums_of_bzip2_are_refused() {
 
 #[test]
 fn truncated_at_any_point_is_damaged() {
+    needs!(tools);
     let bench = Bench::new();
     let raw = bench.write("raw", &noise(400_000, 3));
     for (name, _, command) in PACKERS {
@@ -140,6 +145,7 @@ fn truncated_at_any_point_is_damaged() {
 
 #[test]
 fn bytes_after_the_end_are_refused() {
+    needs!(tools);
     let bench = Bench::new();
     let raw = bench.write("raw", &noise(300_000, 3));
     for (name, _, command) in PACKERS {
@@ -154,6 +160,7 @@ fn bytes_after_the_end_are_refused() {
 
 #[test]
 fn large_windows_are_refused_before_they_are_allocated() {
+    needs!(tools);
     let bench = Bench::new();
     // The header has the requested window only if the data can use it, or if the size of the data is unknown.
     let raw = bench.write("raw", &noise(100_000, 3));
@@ -179,6 +186,7 @@ fn large_windows_are_refused_before_they_are_allocated() {
 
 #[test]
 fn zstd_dictionary_is_not_supported() {
+    needs!(tools);
     let bench = Bench::new();
     for i in 0..200 {
         bench.write(&format!("s{i}"), format!("sample {i} of some text {}", i * 7919).repeat(9).as_bytes());
@@ -196,6 +204,7 @@ fn zstd_dictionary_is_not_supported() {
 
 #[test]
 fn zstd_checksum_and_size_are_compared() {
+    needs!(tools);
     let bench = Bench::new();
     let raw = bench.write("raw", &noise(100_000, 3));
     let good = fs::read(bench.pack(&raw, "a.zst", "zstd")).unwrap();
@@ -219,6 +228,7 @@ fn zstd_checksum_and_size_are_compared() {
 
 #[test]
 fn mutated_files_give_the_same_bytes_or_an_error() {
+    needs!(tools);
     let bench = Bench::new();
     let mut data = noise(40_000, 4);
     data.extend(fs::read("/bin/sh").unwrap().into_iter().take(60_000));

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::support::{Bench, MIB, put, run, text};
 use crate::kit::image_archive::{Made, digest, elf, pack, tar_of};
+use crate::kit::needs::{needs, tools};
 use crate::kit::terminal::{WIDTHS, assert_fits, printed, shown};
 
 const COPAL: &str = env!("CARGO_BIN_EXE_copal");
@@ -60,6 +61,7 @@ fn disk_of(bench: &Bench, name: &str, partition: &Path) {
 
 #[test]
 fn the_system_is_read_from_every_kind_of_boot_partition() {
+    needs!(tools);
     let bench = Bench::new();
     let folder = bench.dir.path();
     // Many clusters, which are not side by side.
@@ -92,6 +94,7 @@ fn the_system_is_read_from_every_kind_of_boot_partition() {
 
 #[test]
 fn what_is_unknown_is_no_error() {
+    needs!(tools);
     let bench = Bench::new();
     let folder = bench.dir.path();
     let unknown = |file: &str| {
@@ -118,6 +121,7 @@ fn what_is_unknown_is_no_error() {
 /// As a small file that would be decoded for minutes.
 #[test]
 fn an_image_that_goes_on_after_its_table_is_not_read_to_its_end() {
+    needs!(tools);
     let bench = Bench::new();
     let folder = bench.dir.path();
     bench.disk("os.img");
@@ -159,6 +163,7 @@ fn labelled(rows: &[(&str, &str)]) -> String {
 
 #[test]
 fn an_image_is_described_as_wide_as_the_terminal() {
+    needs!(tools);
     let bench = Bench::new();
     let folder = bench.dir.path();
     let disk = bench.disk("os.img");
@@ -309,6 +314,7 @@ fn an_archive_is_described_as_wide_as_the_terminal() {
 
 #[test]
 fn a_digest_is_for_people_or_for_sha256sum() {
+    needs!(tools);
     let bench = Bench::new();
     let folder = bench.dir.path();
     bench.write("os.img", &super::support::noise(3 * MIB + 5, 1));
@@ -341,6 +347,7 @@ fn a_digest_is_for_people_or_for_sha256sum() {
 
 #[test]
 fn the_keys_are_those_of_the_page() {
+    needs!(tools);
     let bench = Bench::new();
     let folder = bench.dir.path();
     bench.disk("os.img");

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::support::{Bench, Count, MIB, look, look_with, noise, put, refused, run, text};
-use crate::kit::needs::{is_root, not_run, test_name};
+use crate::kit::needs::{is_root, needs, not_run, test_name, tools};
 use copal::config::paths::Paths;
 use copal::disk::partition::{Table, TableKind};
 use copal::disk::select::ImageSize;
@@ -265,6 +265,7 @@ fn only_regular_files_with_content_are_opened() {
 
 #[test]
 fn other_compressions_are_named() {
+    needs!(tools);
     let bench = Bench::new();
     let raw = bench.write("raw", &noise(50_000, 1));
     for (command, name) in [("lz4", "lz4"), ("lz4 -l", "lz4"), ("xz --format=lzma", "lzma"), ("zip", "zip")] {
@@ -290,6 +291,7 @@ fn check_table(table: &Table) {
 
 #[test]
 fn a_raw_image_is_judged_by_its_headers_alone() {
+    needs!(tools);
     let bench = Bench::new();
     let path = bench.disk("disk.img");
     let count = Count::default();
@@ -302,6 +304,7 @@ fn a_raw_image_is_judged_by_its_headers_alone() {
 
 #[test]
 fn a_compressed_image_is_read_once_and_fully_described() {
+    needs!(tools);
     let bench = Bench::new();
     let path = bench.disk("disk.img");
     let raw = fs::read(&path).unwrap();
@@ -326,6 +329,7 @@ fn a_compressed_image_is_read_once_and_fully_described() {
 
 #[test]
 fn a_single_pass_looks_at_the_beginning() {
+    needs!(tools);
     let bench = Bench::new();
     let path = bench.disk("disk.img");
     let packed = bench.pack(&path, "disk.img.gz", "gzip");
@@ -352,6 +356,7 @@ fn a_single_pass_looks_at_the_beginning() {
 
 #[test]
 fn a_whole_image_digest_is_compared() {
+    needs!(tools);
     let bench = Bench::new();
     let path = bench.disk("disk.img");
     let packed = bench.pack(&path, "disk.img.xz", "xz -0");
@@ -366,6 +371,7 @@ fn a_whole_image_digest_is_compared() {
 
 #[test]
 fn a_checksum_file_is_of_the_file_as_stored() {
+    needs!(tools);
     let bench = Bench::new();
     let path = bench.disk("disk.img");
     let packed = bench.pack(&path, "disk.img.gz", "gzip -1");
@@ -392,6 +398,7 @@ fn a_checksum_file_is_of_the_file_as_stored() {
 
 #[test]
 fn sector_sizes_must_agree() {
+    needs!(tools);
     let bench = Bench::new();
     let table = look(&bench.disk("disk.img")).unwrap().table.unwrap();
     assert!(check_sector_size(&table, 512, "/dev/sda".as_ref()).is_ok());
@@ -401,6 +408,7 @@ fn sector_sizes_must_agree() {
 
 #[test]
 fn anything_is_taken_raw_by_force() {
+    needs!(tools);
     let bench = Bench::new();
     let force = Checks { force_raw: true, ..Checks::default() };
     let path = bench.write("noise", &noise(2 * MIB, 1));

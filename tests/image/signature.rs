@@ -11,6 +11,7 @@ use copal::signature::{Certificate, is_trusted};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
+use crate::kit::needs::{needs, tools};
 use crate::support::*;
 
 /// A key with its certificate.
@@ -51,6 +52,7 @@ fn certificate(path: &Path) -> Certificate {
 
 #[test]
 fn a_signed_image_is_accepted_as_every_format() {
+    needs!(tools);
     let bench = Bench::new();
     let path = bench.disk("os.img");
     let digest = Digest256::of(&std::fs::read(&path).unwrap());
@@ -83,6 +85,7 @@ fn a_signed_image_is_accepted_as_every_format() {
 
 #[test]
 fn what_the_key_has_not_signed_is_refused() {
+    needs!(tools);
     let bench = Bench::new();
     let path = bench.disk("os.img");
     let digest = Digest256::of(&std::fs::read(&path).unwrap()).0;

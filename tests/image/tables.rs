@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::support::{Bench, MIB, look, noise, put, refused, run, text};
+use crate::kit::needs::{needs, tools};
 use copal::disk::partition::TableKind;
 use copal::disk::partition::label::label;
 use copal::disk::select::ImageSize;
@@ -44,6 +45,7 @@ fn fat_kinds(bench: &Bench) -> Vec<PathBuf> {
 
 #[test]
 fn labels_of_fat() {
+    needs!(tools);
     let bench = Bench::new();
     for path in fat_kinds(&bench) {
         assert_eq!(both(&bench, &path).as_deref(), Some("resin-boot"), "{}", path.display());
@@ -63,6 +65,7 @@ fn places(path: &Path) -> (u64, u64) {
 
 #[test]
 fn the_root_folder_comes_before_the_boot_sector() {
+    needs!(tools);
     let bench = Bench::new();
     for path in fat_kinds(&bench) {
         let (boot, root) = places(&path);
@@ -84,6 +87,7 @@ fn the_root_folder_comes_before_the_boot_sector() {
 
 #[test]
 fn the_entry_is_found_after_others() {
+    needs!(tools);
     let bench = Bench::new();
     for (path, others) in fat_kinds(&bench).into_iter().zip([20, 100, 300, 0, 100]) {
         // mtools takes so small a FAT32 for a FAT16 and finds no room in it.
@@ -108,6 +112,7 @@ fn the_entry_is_found_after_others() {
 
 #[test]
 fn labels_of_ext_and_of_nothing() {
+    needs!(tools);
     let bench = Bench::new();
     for kind in ["ext2", "ext3", "ext4"] {
         let path = bench.sparse("ext", 8 * MIB);
@@ -126,6 +131,7 @@ fn labels_of_ext_and_of_nothing() {
 
 #[test]
 fn labels_of_damaged_file_systems_end() {
+    needs!(tools);
     let bench = Bench::new();
     let mut rng = fastrand::Rng::with_seed(3);
     let mut kinds = fat_kinds(&bench);
@@ -169,6 +175,7 @@ fn mbr_disk(bench: &Bench) -> PathBuf {
 
 #[test]
 fn mbr_with_logical_partitions() {
+    needs!(tools);
     let bench = Bench::new();
     let path = mbr_disk(&bench);
     for file in [&path, &bench.pack(&path, "mbr.zst", "zstd")] {
@@ -207,6 +214,7 @@ fn le32(bytes: &[u8], at: usize) -> u32 {
 
 #[test]
 fn bad_mbrs() {
+    needs!(tools);
     let bench = Bench::new();
     let good = fs::read(mbr_disk(&bench)).unwrap();
     let ebr = 26624 * 512;
@@ -244,6 +252,7 @@ fn bad_mbrs() {
 
 #[test]
 fn bad_gpts() {
+    needs!(tools);
     let bench = Bench::new();
     let path = bench.disk("disk.img");
     let good = fs::read(&path).unwrap();
@@ -305,6 +314,7 @@ fn reseal(image: &mut [u8], edit: impl Fn(&mut [u8], &mut [u8])) {
 
 #[test]
 fn gpt_made_by_sgdisk_hybrid_and_with_few_entries() {
+    needs!(tools);
     let bench = Bench::new();
     let path = bench.sparse("sg.img", 24 * MIB);
     run("sgdisk", &["-n", "3:2048:+4M", "-c", "3:the boot", "-n", "1:12288:+4M", text(&path)], None);
@@ -333,6 +343,7 @@ fn gpt_made_by_sgdisk_hybrid_and_with_few_entries() {
 
 #[test]
 fn gpt_of_4096_byte_sectors() {
+    needs!(tools);
     let bench = Bench::new();
     // util-linux before 2.39 makes such a table only on a device with such sectors; the gpt crate makes it in a file.
     let path = bench.sparse("4k.img", 48 * MIB);
@@ -359,6 +370,7 @@ fn gpt_of_4096_byte_sectors() {
 
 #[test]
 fn two_boot_partitions_are_one_too_many() {
+    needs!(tools);
     let bench = Bench::new();
     let path = bench.disk("disk.img");
     let boot = fs::read(bench.at("part.fat")).unwrap();
@@ -368,6 +380,7 @@ fn two_boot_partitions_are_one_too_many() {
 
 #[test]
 fn headers_in_front_of_what_leads_to_them_cost_another_pass() {
+    needs!(tools);
     let bench = Bench::new();
     // A root folder that starts in cluster 4000 and goes on in cluster 2, two mebibytes before.
     let fat = bench.fat("far.fat", 5 * MIB, &["-F", "32", "-s", "1", "-n", "resin-boot"]);
@@ -386,6 +399,7 @@ fn headers_in_front_of_what_leads_to_them_cost_another_pass() {
 
 #[test]
 fn numbers_need_not_follow_the_order_of_places() {
+    needs!(tools);
     let bench = Bench::new();
     let path = bench.disk("disk.img");
     run("sgdisk", &["-r", "1:2", text(&path)], None);
@@ -399,6 +413,7 @@ fn numbers_need_not_follow_the_order_of_places() {
 /// The backup GPT is kept in memory while the rest is written: an array far from its header must not cost any amount.
 #[test]
 fn backup_entries_far_from_their_header_are_refused() {
+    needs!(tools);
     let bench = Bench::new();
     let disk = bench.sparse("far.img", 40 * MIB);
     run("sgdisk", &["-o", "-n", "1:2048:+8M", text(&disk)], None);
@@ -430,6 +445,7 @@ fn table_of(path: &Path) -> copal::disk::partition::Table {
 
 #[test]
 fn areas_of_a_gpt_are_those_of_its_own_entry_array() {
+    needs!(tools);
     let bench = Bench::new();
     let disk = bench.disk("gpt");
     let size = fs::metadata(&disk).unwrap().len();
@@ -445,6 +461,7 @@ fn areas_of_a_gpt_are_those_of_its_own_entry_array() {
 
 #[test]
 fn a_damaged_backup_matters_for_an_image_and_not_for_a_disk() {
+    needs!(tools);
     let bench = Bench::new();
     let disk = bench.disk("gpt");
     let size = fs::metadata(&disk).unwrap().len();
@@ -455,6 +472,7 @@ fn a_damaged_backup_matters_for_an_image_and_not_for_a_disk() {
 
 #[test]
 fn areas_of_an_mbr_leave_the_boot_code_out_and_have_the_extended_records() {
+    needs!(tools);
     let bench = Bench::new();
     let disk = bench.sparse("mbr", 40 * MIB);
     run(

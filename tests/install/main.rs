@@ -32,7 +32,7 @@ mod undone;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Output;
 
-use crate::kit::needs::needs;
+use crate::kit::needs::{needs, tools};
 use crate::kit::schema;
 use kit::process::stderr;
 use rig::{CONFIG_JSON, MIB, Rig, can_run, image};
@@ -124,6 +124,7 @@ fn a_disk_is_installed_from_beginning_to_end() {
 
 #[test]
 fn the_schema_of_receipts_takes_no_other() {
+    needs!(tools);
     let rig = Rig::new();
     let file = rig.root().join("disk.img");
     let out = std::process::Command::new(env!("CARGO_BIN_EXE_copal"))

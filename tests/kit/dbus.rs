@@ -121,7 +121,7 @@ impl Fake {
                 }
             });
         });
-        let (connection, runtime) = ready.recv_timeout(Duration::from_secs(60)).unwrap();
+        let (connection, runtime) = ready.recv_timeout(Duration::from_secs(300)).unwrap();
         Fake { state, connection, runtime }
     }
 

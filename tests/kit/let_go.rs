@@ -19,7 +19,7 @@ pub fn let_go(folder: &Path) {
         let is_it =
             |line: &str| line.contains(" FLOCK ") && line.split(' ').any(|word| word.ends_with(&inode));
         while std::fs::read_to_string("/proc/locks").unwrap().lines().any(is_it) {
-            assert!(started.elapsed() < Duration::from_secs(60), "{:?} stays locked", entry.path());
+            assert!(started.elapsed() < Duration::from_secs(300), "{:?} stays locked", entry.path());
             std::thread::sleep(Duration::from_millis(5));
         }
     }

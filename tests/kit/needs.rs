@@ -4,6 +4,8 @@
 use std::fs::OpenOptions;
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::Path;
+use std::process::Command;
+use std::sync::OnceLock;
 
 /// The tests that did not run, each with the reason: a plain `cargo test` prints nothing of a test that ends.
 const LIST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/target/not-run.txt");
@@ -32,9 +34,56 @@ macro_rules! needs {
 }
 pub(crate) use needs;
 
-/// Whether this process may make loop devices and mounts; says so where it may not.
+/// Whether this process may make loop devices and mounts, and has the tools for what is in them; says so where it may not.
 pub fn can_run(test: &str) -> bool {
-    is_root(test) && is_there(test, Path::new("/dev/loop-control").exists(), "loop devices")
+    is_root(test) && is_there(test, Path::new("/dev/loop-control").exists(), "loop devices") && tools(test)
+}
+
+/// The group `test` of `tools_of` in scripts/lib.sh, without what every Debian has.
+const TOOLS: &[&str] = &[
+    "mkfs.vfat",
+    "mcopy",
+    "sgdisk",
+    "sfdisk",
+    "mke2fs",
+    "losetup",
+    "mkswap",
+    "unshare",
+    "setpriv",
+    "script",
+    "pkill",
+    "cmp",
+    "xxd",
+    "strace",
+    "dbus-daemon",
+    "grub-editenv",
+    "dtc",
+    "openssl",
+    "dash",
+    "busybox",
+    "gzip",
+    "bzip2",
+    "lz4",
+    "zip",
+    "xz",
+    "zstd",
+    "bmaptool",
+    "python3",
+    "git",
+];
+
+/// Whether the tools are there with which tests make what they look at, or look at what the program made; says so where one is missing.
+pub fn tools(test: &str) -> bool {
+    static MISSING: OnceLock<Option<&str>> = OnceLock::new();
+    let is_missing = |tool: &str| match tool {
+        "python3" => {
+            let jsonschema = Command::new(tool).args(["-c", "import jsonschema"]).output();
+            !jsonschema.is_ok_and(|done| done.status.success())
+        }
+        _ => !in_path(tool),
+    };
+    let missing = MISSING.get_or_init(|| TOOLS.iter().copied().find(|tool| is_missing(tool)));
+    is_there(test, missing.is_none(), &format!("{}, as ./dev test installs it", missing.unwrap_or_default()))
 }
 
 /// Whether a program is installed; says so where it is not.
@@ -43,7 +92,7 @@ pub fn has(test: &str, program: &str) -> bool {
 }
 
 /// Whether a program is in the path.
-pub fn in_path(program: &str) -> bool {
+fn in_path(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|p| std::env::split_paths(&p).any(|d| d.join(program).exists()))
 }
 

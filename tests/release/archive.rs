@@ -10,6 +10,7 @@ use std::sync::Once;
 use serde_json::Value;
 
 use crate::contents::rows;
+use crate::kit::needs::{needs, tools};
 use crate::{files, pages, top};
 
 const TARGET: &str = "x86_64-unknown-linux-musl";
@@ -106,6 +107,7 @@ fn resolved(root: &Path, path: &Path) -> PathBuf {
 
 #[test]
 fn packed_in_two_folders_it_is_the_same_and_makes_a_root() {
+    needs!(tools);
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     checkout(&at("some/where"));
@@ -139,6 +141,7 @@ fn packed_in_two_folders_it_is_the_same_and_makes_a_root() {
 /// The archive of the sources is what git has of them, and the same wherever it is packed.
 #[test]
 fn the_sources_are_packed_from_two_folders_to_the_same_archive() {
+    needs!(tools);
     let dir = tempfile::tempdir().unwrap();
     let packed = |name: &str| {
         let folder = dir.path().join(name);

@@ -1,5 +1,6 @@
 //! The configurations of board layers in the field, value by value: each must read, check and name the disks it means.
 
+use crate::kit::needs::{needs, tools};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -241,6 +242,7 @@ fn parse(text: &str) -> copal::error::Result<FlasherConf> {
 
 #[test]
 fn every_board_gets_what_it_configured() {
+    needs!(tools);
     let dev = dev();
     let boards = boards();
     let by_the_layer = layer(&boards.iter().map(Board::keys).collect::<Vec<_>>());
@@ -344,6 +346,7 @@ fn overrides_never_stand_in_for_the_plain_key() {
 
 #[test]
 fn the_layer_stops_a_build_for_what_the_program_would_refuse() {
+    needs!(tools);
     const DEVICE: (&str, &str) = ("BOOTLOADER_FLASH_DEVICE", "mmcblk0");
     const IMAGE: (&str, &str) = ("BOOTLOADER_IMAGE", "u-boot.img");
     const BLOCK: (&str, &str) = ("BOOTLOADER_BLOCK_SIZE_OFFSET", "1024");

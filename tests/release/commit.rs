@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::kit::needs::{not_run, test_name};
+use crate::kit::needs::{needs, not_run, test_name, tools};
 use crate::top;
 
 /// A checkout of that program.
@@ -107,6 +107,7 @@ fn run(mut command: Command) -> String {
 
 #[test]
 fn a_release_names_the_commit_of_its_checkout() {
+    needs!(tools);
     let place = Place::new();
     assert_eq!(place.release(), format!("1.2.3 ({})", place.head()));
     assert!(!place.said_with(&["--release"], &[]).1, "nothing has changed");
@@ -132,6 +133,7 @@ fn a_release_names_the_commit_of_its_checkout() {
 
 #[test]
 fn a_debug_build_looks_for_no_commit() {
+    needs!(tools);
     let place = Place::new();
     let built = |environment| place.said_with(&[], environment);
     assert_eq!(built(&[]), ("1.2.3 (debug build)".to_owned(), true));
@@ -142,6 +144,7 @@ fn a_debug_build_looks_for_no_commit() {
 /// What is given comes before what an archive says, and that before git.
 #[test]
 fn without_git_the_commit_is_that_of_the_archive() {
+    needs!(tools);
     let place = Place::without_git("outer/unpacked");
     // Another checkout around the sources has nothing to say.
     let outer = place.top.parent().unwrap();
@@ -163,6 +166,7 @@ fn without_git_the_commit_is_that_of_the_archive() {
 /// What a forge offers to download is made so.
 #[test]
 fn an_archive_made_by_git_has_the_commit() {
+    needs!(tools);
     let place = Place::new();
     let head = place.head();
     place.git(&["archive", "--prefix=archive/", "--output=../archive.tar", "HEAD"]);
@@ -177,6 +181,7 @@ fn an_archive_made_by_git_has_the_commit() {
 /// A checkout of somebody else: git refuses to read it, and the build says why the program names no commit.
 #[test]
 fn git_of_another_user_is_not_read() {
+    needs!(tools);
     let place = Place::new();
     let nobody = Some(65534);
     if std::os::unix::fs::chown(place.top.join(".git"), nobody, nobody).is_err() {

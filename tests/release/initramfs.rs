@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use crate::kit::needs::{needs, tools};
 use crate::top;
 
 /// As the init does it: a failure to call is noted, and the init goes on.
@@ -83,6 +84,7 @@ fn text(out: &Output) -> String {
 
 #[test]
 fn copal_unlocks_and_udev_knows_each_partition_before_the_next_module_runs() {
+    needs!(tools);
     // Known at the third look; the number is the newer one.
     let udevadm =
         "[ \"$(grep -c \"udevadm info $2\" \"${0%/*}/../calls\")\" -lt 3 ] || echo 'E: DM_UDEV_RULES_VSN=3'";
@@ -102,6 +104,7 @@ fn copal_unlocks_and_udev_knows_each_partition_before_the_next_module_runs() {
 /// Secure boot is off: there are no mappings, and nothing to wait for.
 #[test]
 fn without_mappings_the_init_goes_on() {
+    needs!(tools);
     let initramfs = Initramfs::new("echo nothing is unlocked", "exit 1", &[]);
     for shell in SHELLS {
         let out = initramfs.run(shell, "");
@@ -112,6 +115,7 @@ fn without_mappings_the_init_goes_on() {
 
 #[test]
 fn a_failure_ends_the_init_and_is_in_the_kernel_s_log() {
+    needs!(tools);
     let copal = r"echo 'copal: error[would-not-unlock]: a\b' >&2; head -c 1500 /dev/zero | tr '\0' x; exit 1";
     let initramfs = Initramfs::new(copal, "exit 1", &[]);
     for shell in SHELLS {
@@ -145,6 +149,7 @@ fn the_wait_for_udev_has_an_end() {
 
 #[test]
 fn an_installation_medium_unlocks_nothing() {
+    needs!(tools);
     let initramfs = Initramfs::new("exit 1", "exit 1", &[]);
     for shell in SHELLS {
         assert_eq!(text(&initramfs.run(shell, "true")), "skipped\n", "{shell:?}");

@@ -10,6 +10,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::kit::needs::{needs, tools};
 use crate::{files, top};
 
 const FOLDER: &str = "recipes/recipes-support/copal";
@@ -168,6 +169,7 @@ fn md5(path: &Path) -> String {
 /// MIT asks for each crate's own notice. With COPAL_GENERATE the file is written; its checksum in the recipe is changed manually.
 #[test]
 fn the_file_of_licence_texts_has_each_text_of_each_crate() {
+    needs!(tools);
     const TEXTS: &str = "scripts/licenses/TEXTS";
     let library = read("scripts/lib.sh");
     let targets = value(&library, "\nTARGETS='").join(" ").split('\'').next().unwrap().to_owned();

@@ -1,5 +1,6 @@
 //! The shell file that recipes fill in and boards install, with a stand-in for copal.
 
+use crate::kit::needs::{needs, tools};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -72,6 +73,7 @@ const SPLIT: &str = "skip_nonencrypted_boot_files() {\n\
 
 #[test]
 fn what_a_board_decides_is_handed_on() {
+    needs!(tools);
     for shell in SHELLS {
         for (called, passed_over) in
             [("1-bootfiles", &["/start.elf", "/zImage"][..]), ("2-rpifiles", &["/EFI/a b*.efi"])]
@@ -104,6 +106,7 @@ fn what_a_board_decides_is_handed_on() {
 
 #[test]
 fn without_helpers_nothing_is_passed_over() {
+    needs!(tools);
     for shell in SHELLS {
         let (_dir, hook) = root("1-bootfiles");
         let (out, lines) = run(shell, &hook);
@@ -127,6 +130,7 @@ fn a_root_without_copal_falls_back_to_the_running_system() {
 /// Recipes look for these words, boards copy the file, shell runners look for a regular file that can be run.
 #[test]
 fn it_is_what_recipes_expect() {
+    needs!(tools);
     let text = std::fs::read_to_string(SHIM).unwrap();
     let doc = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/hooks-bootfiles.md");
     let doc = std::fs::read_to_string(doc).unwrap();

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use copal::sys::command::{self, Command, End, Event, MAX_LINE_BYTES, Said, Stream};
 
+use crate::kit::needs::{needs, tools};
 use crate::kit::process::{HANG, Root, runs, soon};
 
 fn sh(script: &str) -> Command {
@@ -180,6 +181,7 @@ fn a_script_without_interpreter_is_run_by_bash() {
 
 #[test]
 fn a_script_or_binary_that_names_its_own_is_run_by_the_kernel() {
+    needs!(tools);
     let root = Root::new();
     let path = root.program("p", "#!/usr/bin/env python3\nprint('hello')\n");
     assert_eq!(run(Command::script(&path).unwrap()), (End::Status(0), vec!["hello".to_owned()]));

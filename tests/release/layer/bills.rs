@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::answers;
+use crate::kit::needs::{needs, tools};
 
 fn bill() -> Value {
     let crate_ = |name: &str, version: &str, owner: &str| {
@@ -36,6 +37,7 @@ fn cpes(vendors: &[&str], rest: &str) -> Vec<Value> {
 
 #[test]
 fn the_package_s_spdx_2_document_has_what_is_linked_in() {
+    needs!(tools);
     let document = &made()["spdx2"];
     let tar = named(&document["packages"], "tar");
     assert_eq!(
@@ -63,6 +65,7 @@ fn the_package_s_spdx_2_document_has_what_is_linked_in() {
 /// Names and aliases are those of the package with something added: oe-core finds elements by them.
 #[test]
 fn the_package_s_spdx_3_document_has_what_is_linked_in() {
+    needs!(tools);
     let graph = &made()["spdx3"]["@graph"];
     let tar = named(graph, "tar");
     assert_eq!(tar["spdxId"], "http://spdx/hash/package/copal-bin/linked/tar/0.4.46");
@@ -107,6 +110,7 @@ fn the_package_s_spdx_3_document_has_what_is_linked_in() {
 /// Where another create-spdx keeps its documents elsewhere, the build says so: it does not go on with a document that lacks the crates.
 #[test]
 fn a_document_that_is_not_there_stops_the_build() {
+    needs!(tools);
     let said = made()["elsewhere"].as_str().unwrap().to_owned();
     assert!(said.starts_with("0 SPDX documents of the package copal-bin"), "{said}");
 }
@@ -121,6 +125,7 @@ const PARTS: [&str; 3] = ["tar@0.4.46", "bollard-stubs@1.53.1+rc.1", "musl@1.2.5
 /// Images, and the summary of a build, take the first package of each report, and none twice.
 #[test]
 fn the_report_of_an_image_has_each_part_in_the_entry_of_the_recipe() {
+    needs!(tools);
     let [made, ..] = builds();
     for of in ["image", "summary", "log"] {
         let packages = made[of].as_array().unwrap();
@@ -174,6 +179,7 @@ fn the_report_of_an_image_has_each_part_in_the_entry_of_the_recipe() {
 
 #[test]
 fn a_part_is_reported_where_there_is_nothing_to_report_of_the_program_itself() {
+    needs!(tools);
     let [_, made, ..] = builds();
     for of in ["image", "summary"] {
         assert_eq!(made[of].as_array().unwrap().len(), 1, "{of}");
@@ -190,6 +196,7 @@ fn a_part_is_reported_where_there_is_nothing_to_report_of_the_program_itself() {
 /// Without a database, for one, the task writes nothing: the last build's report would then get each part a second time.
 #[test]
 fn the_report_of_an_earlier_build_is_not_taken_for_that_of_this_one() {
+    needs!(tools);
     let [.., nothing, skipped] = builds();
     for made in [nothing, skipped] {
         let empty = json!([]);
@@ -203,5 +210,6 @@ fn the_report_of_an_earlier_build_is_not_taken_for_that_of_this_one() {
 /// Where everything before it comes out of a cache, the archive would not be unpacked.
 #[test]
 fn a_task_that_reads_the_bill_has_the_archive_unpacked() {
+    needs!(tools);
     assert_eq!(made()["depends"], json!({"do_create_spdx": " copal:do_unpack"}));
 }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::answers;
+use crate::kit::needs::{needs, tools};
 
 const X86_64: &str = "x86_64-unknown-linux-musl";
 const AARCH64: &str = "aarch64-unknown-linux-musl";
@@ -64,6 +65,7 @@ fn has_copal(machine: &Value) {
 
 #[test]
 fn a_machine_without_a_program_is_built_as_without_the_layer() {
+    needs!(tools);
     let release = [X86_64, AARCH64];
     let arm = "there is no copal for processors before ARMv7";
     is_as_without_the_layer(&first_raspberry_pi(&release), arm);
@@ -83,6 +85,7 @@ fn a_machine_without_a_program_is_built_as_without_the_layer() {
 
 #[test]
 fn a_machine_with_a_program_has_copal() {
+    needs!(tools);
     has_copal(&raspberry_pi_4(&[X86_64, AARCH64], &json!({})));
     has_copal(&raspberry_pi_3(&[X86_64, AARCH64, ARMV7], &json!({})));
     // A 32-bit system on an ARMv8.
@@ -92,6 +95,7 @@ fn a_machine_with_a_program_has_copal() {
 /// It is not the machine that lacks something there: the build stops, and says to run `recipes/pin`.
 #[test]
 fn without_any_digest_no_machine_is_left_out() {
+    needs!(tools);
     has_copal(&raspberry_pi_3(&[], &json!({})));
     has_copal(&raspberry_pi_4(&[], &json!({})));
 }
@@ -99,6 +103,7 @@ fn without_any_digest_no_machine_is_left_out() {
 /// A missing file would end the parse of all recipes, also of those that have nothing to do with copal.
 #[test]
 fn a_recipe_without_its_archive_is_left_out_until_the_archive_is_there() {
+    needs!(tools);
     let folder = tempfile::tempdir().unwrap();
     let skipped = || {
         let archives = format!("file://{}", folder.path().display());
@@ -123,6 +128,7 @@ fn a_recipe_without_its_archive_is_left_out_until_the_archive_is_there() {
 
 #[test]
 fn the_source_recipe_needs_no_archive_for_the_machine() {
+    needs!(tools);
     let digests = [X86_64, AARCH64, "source"];
     has_copal(&raspberry_pi_3(&digests, &from_source()));
     has_copal(&raspberry_pi_3(&digests, &json!({"PREFERRED_VERSION:pn-copal": "0.1.0+source"})));
@@ -134,6 +140,7 @@ fn the_source_recipe_needs_no_archive_for_the_machine() {
 /// released one, and say nothing.
 #[test]
 fn a_missing_archive_is_not_replaced_by_a_program_compiled_from_source() {
+    needs!(tools);
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("copal-0.1.0-source.tar.zst"), "").unwrap();
     let skipped = |name: &str, more: &[(&str, &str)]| {
@@ -178,6 +185,7 @@ fn a_missing_archive_is_not_replaced_by_a_program_compiled_from_source() {
 
 #[test]
 fn the_source_recipe_is_left_out_where_rust_is_older_than_copal_needs() {
+    needs!(tools);
     let skipped = |rust: &str| {
         let mut machine = raspberry_pi_4(&[AARCH64], &from_source());
         machine["RUSTVERSION"] = json!(rust);
@@ -194,6 +202,7 @@ fn the_source_recipe_is_left_out_where_rust_is_older_than_copal_needs() {
 
 #[test]
 fn without_meta_balena_nothing_is_appended_and_nothing_reported() {
+    needs!(tools);
     let mut machine = first_raspberry_pi(&[X86_64]);
     machine["BBFILE_COLLECTIONS"] = json!("core");
     let mut other = raspberry_pi_4(&[X86_64], &json!({}));
@@ -207,6 +216,7 @@ fn without_meta_balena_nothing_is_appended_and_nothing_reported() {
 /// where the recipe brings none.
 #[test]
 fn the_recipes_bring_the_text_of_a_licence_where_the_core_layer_has_none() {
+    needs!(tools);
     let folder = tempfile::tempdir().unwrap();
     let mut more = from_source();
     more["COMMON_LICENSE_DIR"] = json!(folder.path());

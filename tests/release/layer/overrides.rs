@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::answers;
+use crate::kit::needs::{needs, tools};
 
 const KERNEL_VARIABLE: &str = "INTERNAL_DEVICE_KERNEL";
 
@@ -28,6 +29,7 @@ fn made(sets: &[Value]) -> Vec<(String, Vec<String>)> {
 /// A line that has been dead since honister must not move the disk that is erased.
 #[test]
 fn the_value_of_bitbake_beats_an_override_that_it_ignores() {
+    needs!(tools);
     let rows = [
         json!({KERNEL_VARIABLE: "mmcblk0", "INTERNAL_DEVICE_KERNEL_kontron-mx8mm": "mmcblk7"}),
         json!({"INTERNAL_DEVICE_KERNEL:mx8mm": "mmcblk0", "INTERNAL_DEVICE_KERNEL_kontron-mx8mm": "mmcblk7"}),
@@ -46,6 +48,7 @@ fn the_value_of_bitbake_beats_an_override_that_it_ignores() {
 /// Boards in the field have nothing else (balena-asus-tinker-board, balena-allwinner).
 #[test]
 fn an_override_that_bitbake_ignores_is_taken_where_bitbake_has_no_value() {
+    needs!(tools);
     let old = "INTERNAL_DEVICE_KERNEL_kontron-mx8mm";
     let rows = [
         json!({old: "mmcblk7"}),
@@ -67,6 +70,7 @@ fn an_override_that_bitbake_ignores_is_taken_where_bitbake_has_no_value() {
 
 #[test]
 fn lines_of_other_machines_are_named_at_once() {
+    needs!(tools);
     let set = json!({KERNEL_VARIABLE: "sda", "INTERNAL_DEVICE_KERNEL_tinker": "mmcblk1", "INTERNAL_DEVICE_KERNEL_nano-air": "mmcblk2",
         "BOOTLOADER_FLASH_DEVICE_1_tinker": "mmcblk1", "BOOTLOADER_FLASH_DEVICE_1": ""});
     let (target, said) = made(&[set]).remove(0);
@@ -78,6 +82,7 @@ fn lines_of_other_machines_are_named_at_once() {
 
 #[test]
 fn where_lines_agree_or_are_in_the_new_syntax_nothing_is_said() {
+    needs!(tools);
     let sets = [
         json!({KERNEL_VARIABLE: "sda", "INTERNAL_DEVICE_KERNEL_kontron-mx8mm": "sda"}),
         json!({KERNEL_VARIABLE: "mmcblk0", "INTERNAL_DEVICE_KERNEL:kontron-mx8mm": "sda", "INTERNAL_DEVICE_KERNEL:other": "sdb"}),

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::answers as answers_of;
+use crate::kit::needs::{needs, tools};
 
 const PATCH: &str = "--- a/99-resin-uboot\n+++ b/99-resin-uboot\n@@ -1 +1,2 @@\n #!/bin/sh\n+true\n";
 
@@ -17,6 +18,7 @@ fn answers(cases: &[Value]) -> Vec<Value> {
 
 #[test]
 fn what_a_board_changes_stops_the_build_with_what_there_is_instead() {
+    needs!(tools);
     let rows = [
         (
             json!({"recipe": "hostapp-update-hooks", "sources": {"99-resin-uboot": "own"}, "patches": {"board.patch": PATCH}}),
@@ -123,6 +125,7 @@ fn what_a_board_changes_stops_the_build_with_what_there_is_instead() {
 /// A patch applies, since the recipe unpacks its own hooks; copal's take their places afterwards, but for those that a board keeps or brings.
 #[test]
 fn hooks_that_a_board_keeps_or_brings_are_left_alone() {
+    needs!(tools);
     let sources = json!({"80-rollback": "own", "99-resin-uboot": "own", "99-resin-grub": "board", "98-of-the-board": "board"});
     let plain = json!({"80-rollback": "copal", "99-resin-uboot": "copal", "99-resin-grub": "board", "98-of-the-board": "board"});
     let kept = json!({"80-rollback": "copal", "99-resin-uboot": "own sed was here", "99-resin-grub": "board and here",
@@ -140,6 +143,7 @@ fn hooks_that_a_board_keeps_or_brings_are_left_alone() {
 
 #[test]
 fn a_hook_that_is_to_stay_and_does_not_exist_stops_the_build() {
+    needs!(tools);
     let keep = |names: &str| json!({"recipe": "hostapp-update-hooks", "sources": {"99-resin-uboot": "own"}, "keep": names});
     let said = answers(&[
         keep("99-resin-uboot 99-resin-ubot"),
@@ -162,6 +166,7 @@ fn a_hook_that_is_to_stay_and_does_not_exist_stops_the_build() {
 /// What the recipe fills in by itself is no change; and copies of a hook become copal's under their own names.
 #[test]
 fn what_the_recipe_fills_in_is_no_change_and_copies_of_a_hook_are_copal_s() {
+    needs!(tools);
     let texts = json!({"1-bootfiles": BOOTFILES, "rollback-health.service": UNIT});
     let of = |copies: Value, keep: &str| json!({"recipe": "hostapp-update-hooks", "sources": {"1-bootfiles": "own"}, "texts": texts, "copies": copies, "keep": keep});
     let filled = "fingerprint=balenaos.fingerprint\nblacklist=\"@BALENA_BOOTFILES_BLACKLIST@\"\n"
@@ -180,6 +185,7 @@ fn what_the_recipe_fills_in_is_no_change_and_copies_of_a_hook_are_copal_s() {
 /// meta-balena before 4.1 has no `safe_reboot`, and no package that it would be in.
 #[test]
 fn nothing_takes_the_place_of_a_program_that_this_meta_balena_does_not_have() {
+    needs!(tools);
     let edited = |packages: &str| {
         json!({"recipe": "os-helpers", "packages": packages, "sources": {"safe_reboot": "own"},
             "edits": {"safe_reboot": "sed was here"}})
@@ -192,6 +198,7 @@ fn nothing_takes_the_place_of_a_program_that_this_meta_balena_does_not_have() {
 /// Hooks of copal that a board asks for by name, filled in as the recipe does with its own.
 #[test]
 fn hooks_that_a_board_asks_for_are_added() {
+    needs!(tools);
     let recipe = |more: Value| {
         let mut case = json!({"recipe": "hostapp-update-hooks", "sources": {"bootloaders.conf": "board"}});
         case.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -233,6 +240,7 @@ fn hooks(names: &[&str], root: &str) -> Value {
 /// Three machines in the field are built so (balena-tm3: tm3; balena-fsl-arm: nitrogen6x; balena-compulab-imx9: mcm-imx93).
 #[test]
 fn a_build_stops_where_no_hook_selects_the_root() {
+    needs!(tools);
     let rows = [
         (hooks(&["1-bootfiles", "80-rollback"], ""), "no hook selects the root for the bootloader"),
         (hooks(&["80-rollback", "99-flash-bootloader"], ""), "COPAL_ROOT_HOOK = \"none\""),
@@ -250,6 +258,7 @@ fn a_build_stops_where_no_hook_selects_the_root() {
 
 #[test]
 fn a_build_stops_where_two_hooks_select_the_root() {
+    needs!(tools);
     let said = &answers(&[hooks(&["99-resin-uboot", "99-balena-bootloader"], "")])[0];
     let said = said.as_str().unwrap();
     assert!(said.starts_with("99-balena-bootloader and 99-resin-uboot select the root"), "{said}");
@@ -258,6 +267,7 @@ fn a_build_stops_where_two_hooks_select_the_root() {
 
 #[test]
 fn a_build_goes_on_where_one_hook_selects_the_root_or_the_board_names_it() {
+    needs!(tools);
     let mut from_copal = hooks(&["80-rollback"], "");
     from_copal["hooks"] = json!("99-resin-grub");
     let mut board = hooks(&["80-rollback"], "99-rpi-bootloader");
@@ -289,6 +299,7 @@ fn with_initramfs(more: &[(&str, Value)]) -> Value {
 
 #[test]
 fn copal_takes_the_place_of_the_initramfs_s_module_for_uefi_and_tpm() {
+    needs!(tools);
     let said = answers(&[
         with_initramfs(&[]),
         with_initramfs(&[("keep unlock", json!("1"))]),
@@ -311,6 +322,7 @@ fn copal_takes_the_place_of_the_initramfs_s_module_for_uefi_and_tpm() {
 
 #[test]
 fn a_changed_module_for_uefi_and_tpm_stops_the_build() {
+    needs!(tools);
     let patch = PATCH.replace("99-resin-uboot", "cryptsetup-efi-tpm");
     let rows = [
         (("patches", json!({"board.patch": patch})), "board.patch changes cryptsetup-efi-tpm"),
@@ -360,6 +372,7 @@ fn with_secure_boot(more: &[(&str, Value)]) -> Value {
 
 #[test]
 fn copal_takes_the_place_of_the_plug_ins_for_uefi_and_tpm() {
+    needs!(tools);
     let old =
         json!({"balena-init-flasher-efi": "old\n", "balena-init-flasher-tpm": "hw_encrypt_passphrase\n"});
     let said = answers(&[
@@ -379,6 +392,7 @@ fn copal_takes_the_place_of_the_plug_ins_for_uefi_and_tpm() {
 
 #[test]
 fn a_changed_plug_in_for_uefi_or_tpm_stops_the_build() {
+    needs!(tools);
     let patch = PATCH.replace("99-resin-uboot", "balena-init-flasher-tpm");
     let rows = [
         (("patches", json!({"board.patch": patch})), "board.patch changes balena-init-flasher-tpm"),

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::answers;
+use crate::kit::needs::{needs, tools};
 
 fn reports(values: Value) -> (Vec<String>, bool) {
     let answer = answers("flasher_conf.py", &[values]).remove(0);
@@ -20,6 +21,7 @@ fn old(mut more: Value) -> Value {
 
 #[test]
 fn a_warning_comes_from_a_parse_cache_too() {
+    needs!(tools);
     let (said, cached) = reports(old(json!({})));
     assert!(said.len() == 1 && said[0].starts_with("warning: resin-init-flasher: "), "{said:?}");
     assert!(!cached, "the next build does not parse the recipe, and does not warn");
@@ -27,18 +29,21 @@ fn a_warning_comes_from_a_parse_cache_too() {
 
 #[test]
 fn a_task_does_not_repeat_a_warning() {
+    needs!(tools);
     let (said, _) = reports(old(json!({"BB_WORKERCONTEXT": "1"})));
     assert!(said.is_empty(), "{said:?}");
 }
 
 #[test]
 fn a_recipe_without_a_warning_stays_in_the_parse_cache() {
+    needs!(tools);
     let (said, cached) = reports(json!({"OVERRIDES": "arm:board", "INTERNAL_DEVICE_KERNEL": "mmcblk0"}));
     assert!(said.is_empty() && cached, "{said:?}");
 }
 
 #[test]
 fn a_board_with_secure_boot_gets_the_tools_of_encrypted_installations() {
+    needs!(tools);
     let made = answers(
         "flasher_conf.py",
         &[json!({"SIGN_API": "https://sign"}), json!({"SIGN_API": ""}), json!({})],
@@ -49,6 +54,7 @@ fn a_board_with_secure_boot_gets_the_tools_of_encrypted_installations() {
 
 #[test]
 fn the_configuration_names_the_kernel_where_copal_does_secure_boot_itself() {
+    needs!(tools);
     let answer = |kernel: &str| {
         let taken = json!({"SIGN_API": "https://sign", "COPAL_TAKEN": "a:/a", "KERNEL_IMAGETYPE": kernel});
         answers("flasher_conf.py", &[taken]).remove(0)

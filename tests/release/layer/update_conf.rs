@@ -5,6 +5,7 @@ use copal::config::update_conf::{self, DeviceTreeKey, DeviceTreePlace, UpdateCon
 use serde_json::{Value, json};
 
 use super::answers as answers_of;
+use crate::kit::needs::{needs, tools};
 
 fn answers(cases: &[Value]) -> Vec<Value> {
     answers_of("update_conf.py", cases)
@@ -21,6 +22,7 @@ fn read(answer: &Value) -> UpdateConf {
 
 #[test]
 fn the_program_reads_what_a_board_sets() {
+    needs!(tools);
     let all = DeviceTreeKey::ALL.map(DeviceTreeKey::as_str).join("  ");
     let made = answers(&[
         json!({"COPAL_DEVICE_TREE_KEYS": all, "COPAL_DEVICE_TREE_PLACE": "boot-first", "COPAL_DEVICE_TREE_REQUIRED": "1",
@@ -48,6 +50,7 @@ fn the_program_reads_what_a_board_sets() {
 /// Whatever the program would take for the defaults on a device.
 #[test]
 fn a_wrong_value_stops_the_build_and_is_named() {
+    needs!(tools);
     let rows = [
         ("COPAL_DEVICE_TREE_KEYS", "custom_fdt_file,fdtfile"),
         ("COPAL_DEVICE_TREE_KEYS", "fdtfile FDTDIR"),
@@ -80,6 +83,7 @@ fn a_wrong_value_stops_the_build_and_is_named() {
 /// Two packages with one file would end the build of the image.
 #[test]
 fn a_file_of_the_boards_own_beside_variables_stops_the_build() {
+    needs!(tools);
     let case = json!({"OWN": "ALWAYS_READ_SLOT=B\n", "COPAL_DEVICE_TREE_PLACE": "boot"});
     let stopped = answers(&[case]).remove(0);
     let message = stopped.as_str().unwrap_or_else(|| panic!("{stopped}"));

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::answers as answers_of;
+use crate::kit::needs::{needs, tools};
 
 fn answer(case: Value) -> Value {
     answers_of("replace.py", &[case]).remove(0)
@@ -18,6 +19,7 @@ fn digest(text: &str) -> String {
 
 #[test]
 fn an_unknown_version_stops_the_build_until_it_is_accepted() {
+    needs!(tools);
     let rows = [
         ("balena-rollback", "rollback-health"),
         ("balena-rollback", "rollback-health.service"),
@@ -55,6 +57,7 @@ fn an_unknown_version_stops_the_build_until_it_is_accepted() {
 
 #[test]
 fn a_file_that_went_to_another_recipe_stops_the_build() {
+    needs!(tools);
     let mut case =
         json!({"recipe": "balena-rollback", "sources": {}, "known": {"rollback-health": "as it was"}});
     let said = answer(case.clone());
@@ -66,6 +69,7 @@ fn a_file_that_went_to_another_recipe_stops_the_build() {
 /// What a board keeps as the shell file that it is, copal does not replace.
 #[test]
 fn hooks_that_stay_and_hooks_of_boards_may_have_any_version() {
+    needs!(tools);
     let case = |owner: &str, keep: &str| json!({"recipe": "hostapp-update-hooks", "sources": {"80-rollback": owner}, "known": {"80-rollback": "as it was"}, "keep": keep});
     assert_eq!(answer(case("own", "80-rollback")), json!({"80-rollback": "own"}));
     assert_eq!(answer(case("board", "")), json!({"80-rollback": "board"}));

@@ -8,6 +8,7 @@ use copal::state::history::CheckResult::{Failed, Passed, Unknown};
 
 use super::rig::{FINE, Rig, find, names};
 use crate::kit::log::logged;
+use crate::kit::needs::{needs, tools};
 use crate::kit::process::HANG;
 
 const REQUIRED: &str = "/etc/copal/health.d";
@@ -15,6 +16,7 @@ const WANTED: &str = "/etc/copal/health.wanted.d";
 
 #[test]
 fn required_ones_decide_and_wanted_ones_are_reported() {
+    needs!(tools);
     let rig = Rig::healthy();
     rig.root.program(&format!("{REQUIRED}/20-modem"), "#!/bin/bash\n[[ 1 ]] && echo registered\n");
     rig.root.program(&format!("{REQUIRED}/10-can.py"), "#!/usr/bin/env python3\nprint('bus is up')\n");

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::device::{copal, device, texts, uboot, with_block};
+use crate::kit::needs::{needs, tools};
 use crate::kit::tree::{GIB, MIB, Tree};
 
 const SHELLS: [&[&str]; 3] = [&["dash"], &["bash"], &["busybox", "sh"]];
@@ -63,12 +64,14 @@ fn defines(t: &Tree, expected: &str) {
 
 #[test]
 fn uboot_by_index() {
+    needs!(tools);
     defines(&uboot("2", 0, 0), "/mnt/boot/resinOS_uEnv.txt|0|2|/dev/mmcblk0p2|2|A|");
     defines(&uboot("3", 1, 2), "/mnt/boot/resinOS_uEnv.txt|1|3|/dev/mmcblk0p2|2|A|");
 }
 
 #[test]
 fn environment_blocks() {
+    needs!(tools);
     defines(
         &with_block("/mnt/boot/EFI/BOOT/grubenv", "3", 1, 0),
         "/mnt/boot/EFI/BOOT/grubenv|1|3|/dev/mmcblk0p2|2|A|",
@@ -97,6 +100,7 @@ fn many_partitions() -> Tree {
 
 #[test]
 fn an_index_is_hexadecimal_on_both_sides() {
+    needs!(tools);
     let mut t = many_partitions();
     t.file("/mnt/boot/resinOS_uEnv.txt", "resin_root_part=b\nupgrade_available=0\n");
     defines(&t, "/mnt/boot/resinOS_uEnv.txt|0|b|/dev/nvme0n1p11|b|B|");
@@ -110,6 +114,7 @@ fn an_index_is_hexadecimal_on_both_sides() {
 
 #[test]
 fn an_encrypted_root_is_named_by_its_volume() {
+    needs!(tools);
     let mut t = device();
     t.mapped("dm-0", "253:0", GIB, "luks-1", "CRYPT-LUKS2-1").stack("mmcblk0p2", "dm-0");
     t.udev("253:0", &[("ID_FS_LABEL", "resin-rootA")]);
@@ -120,6 +125,7 @@ fn an_encrypted_root_is_named_by_its_volume() {
 
 #[test]
 fn a_script_ends_where_nothing_can_be_determined() {
+    needs!(tools);
     let mut legacy = device();
     legacy.file("/mnt/boot/grub/grub.cfg", "linux /vmlinuz root=LABEL=resin-rootA\n");
     let mut no_root = device();
@@ -144,6 +150,7 @@ fn a_script_ends_where_nothing_can_be_determined() {
 
 #[test]
 fn from_there_on_the_first_error_ends_the_script() {
+    needs!(tools);
     for shell in SHELLS {
         let (code, out, _) = sourced(&uboot("2", 0, 0), shell, "", "echo here; false; echo there");
         assert_eq!(code, 1, "{shell:?}");
@@ -153,6 +160,7 @@ fn from_there_on_the_first_error_ends_the_script() {
 
 #[test]
 fn what_the_board_says_of_its_boot_partition_is_handed_on_and_what_it_defines_stays() {
+    needs!(tools);
     let mut t = uboot("2", 0, 0);
     t.file("/mnt/special/resinOS_uEnv.txt", "resin_root_part=2\nupgrade_available=1\n");
     t.mount("179:6", "/mnt/special", "vfat", "/dev/mmcblk0p6", "rw");
@@ -169,6 +177,7 @@ fn what_the_board_says_of_its_boot_partition_is_handed_on_and_what_it_defines_st
 
 #[test]
 fn no_name_becomes_a_command() {
+    needs!(tools);
     let mut t = uboot("2", 0, 0);
     t.file(
         "/mnt/boot/resinOS_uEnv.txt",

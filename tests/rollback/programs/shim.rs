@@ -1,5 +1,6 @@
 //! `rollback-health` as it is installed: a small shell file that test suites and boards edit.
 
+use crate::kit::needs::{needs, tools};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -43,6 +44,7 @@ fn run(file: &Path, shell: &[&str], during_update: Option<&str>) -> (i32, Vec<St
 
 #[test]
 fn it_hands_over_two_numbers_and_everything_else() {
+    needs!(tools);
     let dir = tempfile::tempdir().unwrap();
     let file = installed(dir.path());
     for shell in [&[][..], &["/bin/sh"], &["dash"], &["bash"], &["busybox", "sh"]] {
