@@ -116,7 +116,7 @@ STAND_INS = {
 }
 
 #: What is not used for so long goes from the cache: each binary of copal makes gigabytes, and no run takes longer.
-KEEP_SECONDS = 5 * 3600
+KEEP_SECONDS = 2 * 3600
 
 #: For another builder to end: a complete build of a busy machine.
 LOCK_SECONDS = 3600

@@ -42,7 +42,7 @@ DISK = 3 << 30
 # How long another run may take to make a state that this one waits for.
 MAKING = 1200.0
 # Longer than any run.
-KEEP = 5 * 3600.0
+KEEP = 2 * 3600.0
 IMAGES = 2400.0
 
 

@@ -21,6 +21,7 @@ COMMANDS = {
     "advisories": ("Cargo.lock", "deny.toml"),
     "coverage": (*TOOLCHAIN, "tests/**/*"),
     "older-rust": TOOLCHAIN,
+    "load": TOOLCHAIN,
     "u-boot-decisions": (*BOARDS, "qemu/farm/tests/test_uboot.py"),
     "fuzz-targets": (*TOOLCHAIN, "fuzz/**/*.rs", "fuzz/Cargo.toml", "fuzz/Cargo.lock"),
     "fuzz": (*TOOLCHAIN, "fuzz/Cargo.toml", "fuzz/Cargo.lock", "scripts/fuzz.sh"),
@@ -109,6 +110,9 @@ def patterns(row: Row, top: Path) -> list[str]:
     elif row.kind == "scenario":
         found += [*TOOLCHAIN, *BOARDS, f"qemu/scenarios/{row.words[0]}.scenario", f"qemu/boards/{row.words[1]}.ini"]
     else:
+        if row.words[0] == "load":
+            program = row.words[1]
+            found += [f"tests/{program}/**/*", *(kit(top, program) if (top / f"tests/{program}").is_dir() else ())]
         found += COMMANDS.get(row.words[0], (*TOOLCHAIN, *BOARDS, "qemu/boards/*", "qemu/scenarios/*"))
         if row.words[0] == "fuzz":
             found += [f"fuzz/fuzz_targets/{row.words[1]}.rs", f"fuzz/seeds/{row.words[1]}/*"]
