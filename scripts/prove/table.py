@@ -51,11 +51,13 @@ class Part:
     def rows(self, scenarios: dict[str, list[str]]) -> list[Row]:
         """All of them; `scenarios` has those of each board."""
         found = []
+        # What a command repeats, with other power cuts each time, is no row by itself.
+        repeated = {words[0] for kind, words, _ in self.lines if kind == "command"}
         for kind, words, guards in self.lines:
             if kind == "command":
                 found.append(Row(self.name, kind, tuple(words), guards=guards, minutes=self.minutes))
             elif kind == "scenarios":
-                found += [Row(self.name, "scenario", (name, words[0]), guards=guards) for name in scenarios[words[0]]]
+                found += [Row(self.name, "scenario", (name, words[0]), guards=guards) for name in scenarios[words[0]] if name not in repeated]
             else:
                 for test in words[1:]:
                     name, _, count = test.partition("/")

@@ -42,6 +42,8 @@ class Table(unittest.TestCase):
         self.assertEqual([row.name for row in rows], ["flash kill::x", "flash kill::y 1/2", "flash kill::y 2/2"])
         self.assertEqual({(row.guards, row.minutes) for row in rows}, {(("flash", "disk"), table.LONG_LIMIT)})
         self.assertEqual([row.name for row in found["b"].rows({"qemu-amd64": ["s", "t"]})], ["s@qemu-amd64", "t@qemu-amd64"])
+        found = self.read("b\tabout\tsecond\nb\tscenarios\tqemu-amd64\nb\tcommand\tt 1\nb\tcommand\tt 2\n")
+        self.assertEqual([row.name for row in found["b"].rows({"qemu-amd64": ["s", "t"]})], ["s@qemu-amd64", "t 1", "t 2"])
         for bad in ("a\ttest\tflash x\n", "a\tabout\tone\na\tabout\ttwo\n", "a\tabout\tone\na\tstep\tx\n", "a\tabout\n", "a\tabout\tone\na\ttest\tflash x/0\n"):
             with self.assertRaises(table.TableError):
                 self.read(bad)
