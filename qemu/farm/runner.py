@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import random
 import shlex
 import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -95,6 +97,9 @@ class Run:
         self.registry_at: Registry | None = None
         self.lying: LyingDisk | None = None
         self.recording: recorded.Recording | None = None
+        # What an earlier run of this scenario has recorded; its steps until then are not repeated.
+        self.kept: Path | None = None
+        self.repeated = False
         # After these of its changes a shell initramfs does not unlock the disk, and after these it is in place.
         self.shell: frozenset[int] = frozenset()
         self.locked: frozenset[int] = frozenset()
@@ -115,7 +120,10 @@ class Run:
                         if time.monotonic() - begun > self.scenario.limit:
                             raise FarmError(f"the scenario's limit of {self.scenario.limit:.0f} s is over")
                         self.say(step.text)
-                        self.do(step)
+                        if step.method == "judge_cuts":
+                            self.repeated = False
+                        if not self.repeated:
+                            self.do(step)
                         if self.at == 0:
                             # Making a state is not the scenario's time.
                             begun = time.monotonic()
@@ -728,6 +736,17 @@ class Run:
         # QEMU is ended first: it was started later.
         self.stack.callback(self.recording.end)
 
+    def record_once(self) -> None:
+        # Beside the state that it begins with: it goes with it.
+        state = states.make(self.board, str(self.steps[0].arguments[0]), self.accelerator, self.say).folder
+        text = "\n".join(step.text for step in self.steps)
+        self.kept = state.parent / f"{self.scenario.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        self.repeated = self.kept.is_dir()
+        if self.repeated:
+            self.say(f"    recorded before, in {self.kept}")
+        else:
+            self.record_changes()
+
     def phase(self, name: str) -> None:
         raise FarmError(f"there are no phases in a scenario: {name!r}")
 
@@ -736,17 +755,35 @@ class Run:
         if self.recording is not None:
             self.hardware = replace(self.without_power(), disk_server=None, variables_server=None, tpm_socket=None)
             self.recording.end()
-            return self.recording.folder
+            if self.kept is None:
+                return self.recording.folder
+            self.keep(self.recording.folder)
+        if self.kept is not None:
+            return self.kept
         if self.steps[0].arguments != ("recorded",):
             raise FarmError("only in a scenario that begins with the state `recorded`, or records each change")
         return states.make(self.board, "recorded", self.accelerator, self.say).folder
+
+    def keep(self, recording: Path) -> None:
+        """Other runs of the scenario begin where this one has ended."""
+        assert self.kept is not None
+        if self.kept.is_dir():
+            return
+        new = Path(tempfile.mkdtemp(prefix="recording.", dir=self.kept.parent))
+        for name in (recorded.BEFORE, recorded.CHANGES):
+            machines.copy(recording / name, new / name)
+        try:
+            new.rename(self.kept)
+        except OSError:
+            # Another run was faster.
+            shutil.rmtree(new)
 
     def judge_cuts(self) -> None:
         folder = self.recorded()
         of_board = states.Images.of(self.board.name)
         signed = of_board.signed
         before, changes = folder / recorded.BEFORE, folder / recorded.CHANGES
-        if self.recording is None:
+        if self.recording is None and self.kept is None:
             verdict = judge.judge(before, changes, signed / "base" / secure.KEYS, recorded.first_change(recorder.load(changes)))
         else:
             verdict = unlocking.judge(before, changes, [unlocking.release(signed, name, name in images.UNLOCKED_BY_SCRIPTS) for name in of_board.versions])

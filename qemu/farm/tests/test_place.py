@@ -59,18 +59,13 @@ class Space(unittest.TestCase):
 
 
 class Binary(unittest.TestCase):
-    def test_one_that_is_being_built_is_waited_for_and_no_longer_than_that(self) -> None:
+    def test_one_that_is_not_there_is_an_error_that_names_it(self) -> None:
         with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, {"COPAL_DIST": folder}):
-            beside, binary = Path(folder) / "beside", Path(folder) / "copal-x86_64"
+            binary = Path(folder) / "copal-x86_64"
             with self.assertRaisesRegex(FarmError, "copal-x86_64"):
                 place.binary("x86_64")
-            beside.touch()
-            with mock.patch.object(place, "BESIDE", [beside]):
-                with mock.patch("time.sleep", side_effect=lambda _: binary.touch()):
-                    self.assertEqual(place.binary("x86_64"), binary)
-                binary.unlink()
-                with mock.patch("time.sleep", side_effect=lambda _: beside.unlink()), self.assertRaises(FarmError):
-                    place.binary("x86_64")
+            binary.touch()
+            self.assertEqual(place.binary("x86_64"), binary)
 
 
 class Ended(unittest.TestCase):
