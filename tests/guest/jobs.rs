@@ -62,6 +62,8 @@ sleep 2
 [ "$(systemctl show --value -p ActiveState "$unit")" = deactivating ]
 touch /run/go
 is=inactive until_is systemctl show --value -p ActiveState "$unit"
+# The service hears of it a moment later.
+is='s "cancelled"' until_is state
 state >/host/stopped
 journalctl -o cat -u "$unit" >/host/log
 
