@@ -163,10 +163,10 @@ coverage() {
     result note "line coverage: $covered"
 }
 
-# unit_tests DIRECTORY TOP [PATTERN]: tests in Python of the farm, or of ./dev itself; what they skip is not run, or left to a part of ./dev prove.
+# unit_tests DIRECTORY TOP: tests in Python of the farm, or of ./dev itself; what they skip is not run, or left to a part of ./dev prove.
 unit_tests() {
     status=0
-    run 600 python3 -B -m unittest discover -v -s "$1" -t "$2" -p "${3:-test*.py}" >"$TMP/unit-tests" 2>&1 || status=$?
+    run 600 python3 -B -m unittest discover -v -s "$1" -t "$2" >"$TMP/unit-tests" 2>&1 || status=$?
     sed -n "s/^.* skipped [\"']not run: \(.*\)[\"']$/\1/p" "$TMP/unit-tests" | while read -r why; do result not-run "$why"; done
     sed -n "s/^.* skipped [\"']left to prove: \([a-z0-9-]*\): \(.*\)[\"']$/left\t\1\t\2/p" "$TMP/unit-tests" >>"$COPAL_RESULTS"
     [ "$status" -eq 0 ] || cat "$TMP/unit-tests"

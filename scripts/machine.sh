@@ -91,7 +91,7 @@ machine_for_tests() {
     ask_memory 4000
     ask_disk "$TOP/target/debug" "$TOP/target" "$1"
     ask_disk "$CARGO_HOME/bin/cargo" "$CARGO_HOME" 2500
-    ask_disk "$CACHE/guests/system" "$CACHE" 4000
+    ask_disk "$CACHE/guests/small" "$CACHE" 4000
     ask_disk "$CACHE/farm/states" "$CACHE/farm" "$2"
     ask_disks
     [ -z "$LACKS" ] || fail "this machine lacks what the tests need:$LACKS"

@@ -22,7 +22,7 @@ COMMANDS = {
     "coverage": (*TOOLCHAIN, "tests/**/*"),
     "older-rust": TOOLCHAIN,
     "load": TOOLCHAIN,
-    "u-boot-decisions": (*BOARDS, "qemu/farm/tests/test_uboot.py"),
+    "u-boot-decisions": (*BOARDS, "qemu/farm/tests/*.py"),
     "fuzz-targets": (*TOOLCHAIN, "fuzz/**/*.rs", "fuzz/Cargo.toml", "fuzz/Cargo.lock"),
     "fuzz": (*TOOLCHAIN, "fuzz/Cargo.toml", "fuzz/Cargo.lock", "scripts/fuzz.sh"),
 }

@@ -12,7 +12,7 @@ case $1 in
     coverage) coverage ;;
     u-boot-decisions)
         export COPAL_PROVE=qemu-aarch64
-        check "what U-Boot decides" unit_tests qemu/farm/tests qemu/farm test_uboot.py
+        check "what U-Boot decides" unit_tests qemu/farm/tests qemu/farm
         ;;
     # Five runs of a test program, while other work takes the processors: nothing fails by chance.
     load)

