@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::image::Release;
+use crate::kit::needs::has;
 use crate::kit::old_kernel;
 use crate::rig::{Rig, can_run, stderr, tool};
 
@@ -146,7 +147,7 @@ pub fn release_of(board: Board) -> Release {
 
 /// A device that runs a release with copal, whose boot files are in place, and a newer one in `/mnt/data/os.tar`.
 pub fn ready(test: &str, board: Board) -> Option<Rig> {
-    if !can_run(test) {
+    if !can_run(test) || (board != Board::Uboot && !has(test, "grub-editenv")) {
         return None;
     }
     let mut rig = Rig::new();

@@ -182,10 +182,11 @@ fn unlink(folder: &Folder, name: &OsStr) -> io::Result<()> {
     unlink_open(folder, name, file)
 }
 
-/// Removes the name of an open file. On a FAT its clusters are freed only after the entry has gone from the medium.
+/// Removes the name of an open file. On a FAT its clusters are freed only after the entry has gone from the medium; an ext4 has no file without a
+/// name at any moment.
 pub(super) fn unlink_open(folder: &Folder, name: &OsStr, file: Option<File>) -> io::Result<()> {
-    at(folder.unlink(name), "remove", name)?;
     let held = folder.keep_open(file)?;
+    at(folder.unlink(name), "remove", name)?;
     finish_removal(folder, name, held)
 }
 
@@ -240,9 +241,8 @@ pub fn remove_folder(folder: &Folder, name: &OsStr) -> io::Result<()> {
             }
         }
     }
-    let held = at(folder.hold_folder(name), "open", name)?;
+    let held = folder.keep_open(Some(at(folder.hold_folder(name), "open", name)?))?;
     at(folder.unlink_folder(name), "remove", name)?;
-    let held = folder.keep_open(Some(held))?;
     finish_removal(folder, name, held)
 }
 

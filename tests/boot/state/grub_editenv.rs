@@ -9,7 +9,7 @@ use copal::boot_state::{self, Named};
 use copal::slot::Slot;
 
 use super::support::{Device, block, root, state, unselected};
-use crate::kit::needs::{needs, tools};
+use crate::kit::needs::{has, needs};
 
 fn editenv(file: &Path, arguments: &[&str]) -> String {
     let output = Command::new("grub-editenv").arg(file).args(arguments).output();
@@ -20,7 +20,7 @@ fn editenv(file: &Path, arguments: &[&str]) -> String {
 
 #[test]
 fn what_grub_makes_copal_changes_in_place() {
-    needs!(tools);
+    needs!(|test| has(test, "grub-editenv"));
     for name in ["bootenv", "EFI/BOOT/grubenv"] {
         let device = Device::new(&[(name, b"")]);
         let file = device.at(name);
@@ -55,7 +55,7 @@ fn inode(file: &Path) -> u64 {
 
 #[test]
 fn what_copal_makes_grub_reads_and_changes() {
-    needs!(tools);
+    needs!(|test| has(test, "grub-editenv"));
     let device = Device::new(&[]);
     let file = device.at("bootenv");
     let backend = boot_state::balena(&device.paths).unwrap();
@@ -73,7 +73,7 @@ fn what_copal_makes_grub_reads_and_changes() {
 /// A block in the layout with a sector of its own for the boot decision is like any other to GRUB.
 #[test]
 fn the_filler_does_not_disturb_grub() {
-    needs!(tools);
+    needs!(|test| has(test, "grub-editenv"));
     let device = Device::new(&[]);
     let file = device.at("bootenv");
     let mut block = EnvBlock::default();
@@ -95,7 +95,7 @@ fn the_filler_does_not_disturb_grub() {
 /// Whatever mixture of values: what one writes the other lists.
 #[test]
 fn many_values_both_ways() {
-    needs!(tools);
+    needs!(|test| has(test, "grub-editenv"));
     let device = Device::new(&[]);
     let file = device.at("bootenv");
     let mut random = fastrand::Rng::with_seed(7);
@@ -128,7 +128,7 @@ fn listed(file: &Path) -> Option<Vec<u8>> {
 /// Whatever byte of a block is damaged: copal reads what `grub-editenv`, which has GRUB's parser, reads.
 #[test]
 fn a_damaged_block_is_read_as_grub_reads_it() {
-    needs!(tools);
+    needs!(|test| has(test, "grub-editenv"));
     let device = Device::new(&[]);
     let file = device.at("bootenv");
     let lines = "# w\nbootcount=1\nresin_root_part=2\nodd=a\\\nb\\\\\nupgrade_available=1\n";

@@ -1,6 +1,6 @@
 //! The kernel override of an environment block, as `grub-editenv` reads and writes it.
 
-use crate::kit::needs::{needs, tools};
+use crate::kit::needs::{has, needs};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -92,7 +92,7 @@ fn assert_time(text: &str) {
 
 #[test]
 fn a_rollback_restores_the_committed_kernel() {
-    needs!(tools);
+    needs!(|test| has(test, "grub-editenv"));
     for name in ["bootenv", "EFI/BOOT/grubenv", "grub/grubenv"] {
         let device = Device::new(name, &[&abi(NEW), &committed("A", OLD), &committed("B", "x"), "own=1"]);
         let inode = std::fs::metadata(device.block()).unwrap().ino();
@@ -107,7 +107,7 @@ fn a_rollback_restores_the_committed_kernel() {
 
 #[test]
 fn without_a_committed_one_it_is_the_kernel_of_the_slot() {
-    needs!(tools);
+    needs!(|test| has(test, "grub-editenv"));
     for variables in
         [vec![abi(NEW), committed("A", OLD)], vec![abi(NEW), committed("B", ""), committed("A", OLD)]]
     {
@@ -120,7 +120,7 @@ fn without_a_committed_one_it_is_the_kernel_of_the_slot() {
 
 #[test]
 fn without_an_override_nothing_is_touched() {
-    needs!(tools);
+    needs!(|test| has(test, "grub-editenv"));
     for variables in [&[][..], &["kernel_override_abi="], &["kernel_override_abi_committed_A=x"]] {
         let device = Device::new("bootenv", variables);
         let before = std::fs::read(device.block()).unwrap();
@@ -133,7 +133,7 @@ fn without_an_override_nothing_is_touched() {
 
 #[test]
 fn a_device_with_uboot_has_none() {
-    needs!(tools);
+    needs!(|test| has(test, "grub-editenv"));
     let device = Device::new("bootenv", &[&abi(NEW)]);
     let uenv = device.block().with_file_name("resinOS_uEnv.txt");
     let text = format!("resin_root_part=2\nupgrade_available=0\n{}\n", abi(NEW));
@@ -147,7 +147,7 @@ fn a_device_with_uboot_has_none() {
 
 #[test]
 fn nothing_stops_a_rollback() {
-    needs!(tools);
+    needs!(|test| has(test, "grub-editenv"));
     // A value for which there is no room: the others fill the block.
     let device = Device::new("bootenv", &["kernel_override_abi=1", &committed("A", OLD)]);
     let room = std::fs::read(device.block()).unwrap().iter().rev().take_while(|b| **b == b'#').count();
@@ -174,7 +174,7 @@ fn nothing_stops_a_rollback() {
 
 #[test]
 fn a_commit_keeps_the_kernel_that_runs() {
-    needs!(tools);
+    needs!(|test| has(test, "grub-editenv"));
     let device = Device::new("bootenv", &[&abi(NEW), &committed("A", OLD)]);
     for cmdline in [
         "quiet root=UUID=1\n".to_owned(),
