@@ -41,6 +41,8 @@ pub enum Damage {
     NoRoot,
     /// In text for U-Boot.
     Nameless,
+    /// In text for U-Boot: a line of the selection ends as in Windows.
+    Return,
 }
 
 impl fmt::Display for Damage {
@@ -54,6 +56,7 @@ impl fmt::Display for Damage {
             Damage::Missing => f.write_str("it does not exist"),
             Damage::NoRoot => f.write_str("it names no root"),
             Damage::Nameless => f.write_str("reading ends at a line that has a value and no key"),
+            Damage::Return => f.write_str("a carriage return after a value belongs to the value"),
         }
     }
 }

@@ -63,7 +63,11 @@ impl Backend for Grub {
         let Some(found) = self.file.read()? else {
             return Ok(BootState { damage: Some(Damage::Missing), ..BootState::unselected(default) });
         };
-        let named: Option<u32> = found.get(ROOT).and_then(|value| env_file::text(&value).parse().ok());
+        // The configuration compares texts: `03` is not `3`.
+        let named = found.get(ROOT).and_then(|value| {
+            let index: u32 = std::str::from_utf8(&value).ok()?.parse().ok()?;
+            (index.to_string().as_bytes() == value).then_some(index)
+        });
         // The configuration of an encrypted disk compares with 4 (and, for the fallback, with 3): images come with 2, which means root A there.
         let is_default = |index: &u32| self.default == Slot::A && !ENCRYPTED_ROOTS.contains(index);
         Ok(BootState {

@@ -19,7 +19,7 @@ use std::path::Path;
 
 pub use locate::{balena, detect, detect_to_change, grub, uboot};
 pub use retire::{Keep, retire_others};
-pub(crate) use uboot::EXTRA_FILE;
+pub(crate) use uboot::{EXTRA_FILE, UENV_FILE, returns};
 
 use envblock::Damage;
 
@@ -117,6 +117,11 @@ pub trait Backend {
     fn set(&self, root: &Root, upgrade_available: bool) -> Result<()>;
 
     fn clear_bootcount(&self) -> Result<()>;
+
+    /// What the owner's own file has that the bootloader does not read as it was meant.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// A variable that is not part of the boot decision. `None` where it is not set or empty, and with backends that have no others.
     fn variable(&self, name: &str) -> Result<Option<String>> {

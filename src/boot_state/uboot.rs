@@ -9,12 +9,12 @@ use super::change::{self, Step};
 use super::envblock::{BOOTCOUNT, Damage, ROOT, UPGRADE};
 use super::uenv::Uenv;
 use super::variables::Variables;
-use super::{Backend, BootState, Named, env_file, invalid, unwritable};
+use super::{Backend, BootState, Named, invalid, unwritable};
 use crate::error::Result;
 use crate::slot::Root;
 use crate::sys::file::{self, Folder};
 
-pub(super) const UENV_FILE: &str = "resinOS_uEnv.txt";
+pub(crate) const UENV_FILE: &str = "resinOS_uEnv.txt";
 /// Other files may contain this in their names: U-Boot's FAT driver is known to create a second entry.
 const COUNT_FILE: &str = "bootcount.env";
 pub(crate) const EXTRA_FILE: &str = "extra_uEnv.txt";
@@ -47,12 +47,14 @@ impl Uboot {
         let folder = Folder::open_to_read(&self.boot)?;
         let mut read = Variables::default();
         let damage = read.import(&Self::content(&folder, UENV_FILE)?).err();
+        let returns = [ROOT, UPGRADE].iter().any(|key| read.get(key).is_some_and(|v| v.ends_with(b"\r")));
+        let damage = damage.or(returns.then_some(Damage::Return));
         // What stands before the end of the import counts. A damaged file of the owner is not copal's to repair.
         let _owners = read.import(&Self::content(&folder, EXTRA_FILE)?);
         let mut count = Variables::default();
         let _counted = count.import(&Self::content(&folder, COUNT_FILE)?);
         let root = read.get(ROOT).map(|value| {
-            let text = env_file::text(value);
+            let text = String::from_utf8_lossy(value).into_owned();
             hexadecimal(&text).map_or(Named::Other(text), Named::Index)
         });
         let named = matches!(root, Some(Named::Index(_)));
@@ -154,8 +156,7 @@ impl Backend for Uboot {
         let extra = Folder::open_to_read(&self.boot).and_then(|folder| Self::content(&folder, EXTRA_FILE));
         let mut read = Variables::default();
         let _what_counts_of_it = extra.map(|extra| read.import(&extra));
-        let own = read.get(BOOT_LIMIT_VARIABLE).and_then(|value| env_file::text(value).parse().ok());
-        own.unwrap_or(DEFAULT_BOOT_LIMIT)
+        read.get(BOOT_LIMIT_VARIABLE).and_then(number).unwrap_or(DEFAULT_BOOT_LIMIT)
     }
 
     fn is_exceeded(&self, bootcount: u32) -> bool {
@@ -170,13 +171,41 @@ impl Backend for Uboot {
         self.try_set(root, upgrade_available).map_err(|e| unwritable(&self.file).because(e))
     }
 
+    fn warnings(&self) -> Vec<String> {
+        let extra = Folder::open_to_read(&self.boot).and_then(|folder| Self::content(&folder, EXTRA_FILE));
+        returns(&self.boot.join(EXTRA_FILE), &extra.unwrap_or_default())
+    }
+
     fn clear_bootcount(&self) -> Result<()> {
         self.try_clear().map_err(|e| unwritable(&self.boot.join(COUNT_FILE)).because(e))
     }
 }
 
+/// What is wrong with lines of the owner's file that end as in Windows.
+pub(crate) fn returns(file: &Path, content: &Uenv) -> Vec<String> {
+    let line = |(number, name): (usize, String)| {
+        format!(
+            "{}, line {number}: the carriage return at its end belongs to the value of {name}",
+            file.display()
+        )
+    };
+    content.with_returns().into_iter().map(line).collect()
+}
+
+/// The number of a partition as U-Boot writes it, which compares texts: `0x3` and `03` are not `3`.
 fn hexadecimal(text: &str) -> Option<u32> {
-    u32::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).ok()
+    u32::from_str_radix(text, 16).ok().filter(|index| format!("{index:x}") == text)
+}
+
+/// A number as `test -gt` takes it (U-Boot 2026.10-rc2, `simple_strtol` in `cmd/test.c`): what follows the digits does not count.
+fn number(value: &[u8]) -> Option<u32> {
+    let (radix, digits) = match value {
+        [b'0', b'x' | b'X', rest @ ..] => (16, rest),
+        _ => (10, value),
+    };
+    let mut digits = digits.iter().map_while(|byte| char::from(*byte).to_digit(radix)).peekable();
+    digits.peek()?;
+    Some(digits.fold(0, |number: u32, digit| number.saturating_mul(radix).saturating_add(digit)))
 }
 
 /// A hexadecimal count, as `setexpr` writes it. Of damaged text the leading digits count, as for U-Boot (`simple_strtoul`).

@@ -2,7 +2,7 @@
 //!
 //! A bootloader is stricter than a program that repairs its file: what it cannot read is not set, and without a root it takes its default one.
 
-use super::envblock::{Damage, HEADER, split_line, trim, unescape};
+use super::envblock::{Damage, HEADER, split_line, unescape};
 use super::uenv::{self, Line};
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -49,10 +49,11 @@ impl Variables {
         Ok(())
     }
 
-    /// Without the blanks, returns and zero bytes that other programs write around values. Of a repeated name the last value counts.
+    /// Without the blanks that other programs write around values: a bootloader's shell drops them where it uses the value. A carriage return
+    /// stays. Of a repeated name the last value counts.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&[u8]> {
-        self.all.iter().rev().find(|(n, _)| n == name.as_bytes()).map(|(_, value)| trim(value))
+        self.all.iter().rev().find(|(n, _)| n == name.as_bytes()).map(|(_, value)| without_blanks(value))
     }
 
     /// As the balena bootloader reads it: from the lines that `grub-editenv FILE list` prints, all of those that begin with the name
@@ -64,12 +65,19 @@ impl Variables {
         let lines = list.split(|b| *b == b'\n');
         let found: Vec<&[u8]> =
             lines.filter_map(|line| line.strip_prefix(name.as_bytes())?.strip_prefix(b"=")).collect();
-        (!found.is_empty()).then(|| trim(&found.join(&b'\n')).to_vec())
+        (!found.is_empty()).then(|| without_blanks(&found.join(&b'\n')).to_vec())
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.all.iter().map(|(name, value)| (name.as_slice(), value.as_slice()))
     }
+}
+
+fn without_blanks(mut value: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
+        value = rest;
+    }
+    value
 }
 
 /// For a program in C a text ends at its first zero byte.

@@ -39,6 +39,9 @@ pub(super) fn state(patient: &Patient<'_>, found: &mut Findings<'_>) {
             "see `copal status`; a completed or undone update sets the count to 0",
         );
     }
+    for warning in backend.warnings() {
+        found.warn(warning, "save the file with line ends of Unix: a newline alone");
+    }
     let file = backend.file().display();
     let invalid = |why: String| Error::new(Code::BootStateInvalid, why).object(backend.file().display());
     let repair = "run `copal rollback boot-check` before the device restarts";

@@ -11,7 +11,8 @@ use serde::Serialize;
 
 use crate::boot_files::install::{BootPartition, Contents, Files};
 use crate::boot_files::{Destination, Walk, failed};
-use crate::boot_state::EXTRA_FILE;
+use crate::boot_state::uenv::Uenv;
+use crate::boot_state::{self, EXTRA_FILE};
 use crate::config::paths::Paths;
 use crate::device_tree::{self, Key, Place, pins};
 use crate::disk::partition::{Partition, Table};
@@ -20,6 +21,8 @@ use crate::image::digest::Digest256;
 use crate::slot::{Slot, hostapp};
 use crate::sys::file::Content;
 
+/// As much of `extra_uEnv.txt` is looked at.
+const MOST_BYTES: u64 = 1 << 20;
 /// Beside the internal boot partition.
 const ROOT_POINT: &str = "/tmp/internal_root";
 
@@ -67,6 +70,10 @@ pub(super) fn plan(paths: &Paths, contents: &mut Contents, table: Option<&Table>
     let setting = boot.join(EXTRA_FILE);
     if !std::fs::metadata(&setting).is_ok_and(|meta| meta.is_file() && meta.len() > 0) {
         return Ok(Vec::new());
+    }
+    let content = crate::sys::file::read_bytes(&setting, MOST_BYTES).unwrap_or_default();
+    for warning in boot_state::returns(&setting, &Uenv::parse(&content)) {
+        tracing::warn!("{warning}");
     }
     let expected = device_tree::expected_files(paths);
     for refused in &expected.refused {

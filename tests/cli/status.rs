@@ -120,6 +120,21 @@ fn a_damaged_byte_of_the_first_line_is_shown_as_the_bootloader_takes_it() {
     assert!(out.contains("         DAMAGED: it has 8 bytes instead of 1024\n"), "{out}");
 }
 
+/// U-Boot finds no partition `3\r`, and does not count.
+#[test]
+fn a_selection_with_carriage_returns_is_a_problem_and_the_owners_file_a_warning() {
+    let mut t = device();
+    t.file("/mnt/boot/resinOS_uEnv.txt", "resin_root_part=3\r\nupgrade_available=1\r\n");
+    t.file("/mnt/boot/extra_uEnv.txt", "extra_os_cmdline=quiet\r\n");
+    let s = status(&t);
+    assert_eq!((&s["next"], &s["boot"]["selected"]), (&Value::Null, &false.into()), "{s}");
+    assert_eq!(s["boot"]["upgrade_available"], false, "{s}");
+    let found = boot_state(&t);
+    assert_eq!(found.iter().map(|f| f.0.as_str()).collect::<Vec<_>>(), ["warning", "problem"], "{found:?}");
+    assert!(found[0].1.contains("extra_uEnv.txt, line 1: "), "{found:?}");
+    assert!(found[1].1.contains("a carriage return after a value"), "{found:?}");
+}
+
 #[test]
 fn a_line_at_which_uboot_stops_is_shown() {
     let mut t = device();

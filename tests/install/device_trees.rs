@@ -123,10 +123,12 @@ fn a_setting_without_a_device_tree_needs_no_root() {
     needs!(can_run);
     // An image without a hostapp.
     let rig = Rig::new();
-    rig.boot("extra_uEnv.txt", "extra_os_cmdline=quiet\n");
-    install(&rig);
+    rig.boot("extra_uEnv.txt", "mine=1\nextra_os_cmdline=quiet\r\n");
+    let (_, log) = install(&rig);
     assert_image(&rig);
-    assert_eq!(rig.disk.boot_text("/extra_uEnv.txt").unwrap(), "extra_os_cmdline=quiet\n");
+    // It is the owner's: it stays as it is.
+    assert_eq!(rig.disk.boot_text("/extra_uEnv.txt").unwrap(), "mine=1\nextra_os_cmdline=quiet\r\n");
+    assert!(log.contains("extra_uEnv.txt, line 2: the carriage return"), "{log}");
 }
 
 #[test]

@@ -19,10 +19,13 @@ fn file(rig: &Rig) -> PathBuf {
     boot_state::detect(&rig.paths()).unwrap().file().to_owned()
 }
 
-/// One byte of the first line; for U-Boot, a line at which it stops.
+/// One byte of the first line; for U-Boot, a line at which it stops, or line ends of Windows.
 fn damage(rig: &Rig, byte: usize) {
     let mut bytes = fs::read(file(rig)).unwrap();
     match rig.told {
+        Told::Uboot if byte == 1 => {
+            bytes = String::from_utf8(bytes).unwrap().replace('\n', "\r\n").into_bytes();
+        }
         Told::Uboot => drop(bytes.splice(0..0, *b"=x\n")),
         Told::Grub | Told::Balena => bytes[byte] ^= 0x40,
     }
@@ -39,7 +42,7 @@ fn is_sound(rig: &Rig) -> bool {
 fn a_healthy_system_is_selected_again_whichever_byte_was_damaged() {
     for told in Told::ALL {
         for running in [Slot::A, Slot::B] {
-            for byte in 0..if told == Told::Uboot { 1 } else { HEADER } {
+            for byte in 0..if told == Told::Uboot { 2 } else { HEADER } {
                 let rig = Rig::new(told, running);
                 // What the damaged block says is never taken over, not even where it looks all right.
                 rig.select(running.other(), true);

@@ -3,16 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
 
 use super::contents::{Action, Contents, Files, Item, SourceFile, unreadable};
 use crate::boot_files::{Deployed, Destination, Walk, failed};
+use crate::boot_state::UENV_FILE;
+use crate::boot_state::uenv::Uenv;
 use crate::config::config_json::ConfigJson;
 use crate::error::{Code, Error, Result};
 use crate::sys::file::{self, Content, FileKind, Folder, FolderEntry, Outcome};
+
+/// More than any selection for U-Boot has.
+const MAX_SELECTION_BYTES: u64 = 1 << 20;
 
 impl Files {
     /// Copies every item, in order, then reads everything back from the disk.
@@ -42,6 +47,20 @@ impl Files {
         }
     }
 
+    /// What is written of U-Boot's selection if its lines end as in Windows: without the carriage returns, which would belong to the values.
+    fn without_returns(&self, file: &SourceFile, source: &std::fs::File) -> Result<Option<Vec<u8>>> {
+        if file.to != Path::new(UENV_FILE) || file.size > MAX_SELECTION_BYTES {
+            return Ok(None);
+        }
+        let failed = |e| unreadable(&self.source.join(&file.from), e);
+        let size = usize::try_from(file.size).unwrap_or(0);
+        let mut bytes = vec![0; size];
+        // At its place: the file is read again where it is as it should be.
+        source.read_exact_at(&mut bytes, 0).map_err(failed)?;
+        let mut selection = Uenv::parse(&bytes);
+        Ok(selection.drop_returns().then(|| selection.print()))
+    }
+
     /// Compares the medium with the source; where two items write one file, with the later item.
     fn verify(&self, dest: &Destination) -> Result<()> {
         let files = self.items.iter().flat_map(|i| &i.files);
@@ -52,7 +71,9 @@ impl Files {
             let (parent, name) = dest.parent(&file.to)?;
             let same = match &parent {
                 Walk::There(folder) => {
-                    folder.holds(name, &Content::File(&source)).map_err(|e| failed(folder, name, e))?
+                    let plain = self.without_returns(file, &source)?;
+                    let content = plain.as_deref().map_or(Content::File(&source), Content::Bytes);
+                    folder.holds(name, &content).map_err(|e| failed(folder, name, e))?
                 }
                 Walk::Missing => false,
             };
@@ -136,7 +157,13 @@ impl Deployment<'_> {
             let (Walk::There(folder), name) = self.dest.parent(&file.to)? else {
                 return Err(differs(&self.dest.root().path().join(&file.to)));
             };
-            let content = Content::File(&source);
+            let plain = self.files.without_returns(file, &source)?;
+            if plain.is_some() {
+                tracing::warn!(
+                    "{UENV_FILE}: U-Boot takes the carriage returns for parts of the values; copied without them"
+                );
+            }
+            let content = plain.as_deref().map_or(Content::File(&source), Content::Bytes);
             match file::replace(&folder, name, &content).map_err(|e| failed(&folder, name, e))? {
                 Outcome::Written => self.done.written += 1,
                 Outcome::Unchanged => self.done.unchanged += 1,

@@ -123,15 +123,27 @@ fn uboot_text() {
     let mut uenv = Uenv::parse(text);
     // The fourth line goes on in the fifth.
     assert_eq!(uboot_value(&uenv, "resin_root_part"), Some(b"2".to_vec()));
-    assert_eq!(uboot_value(&uenv, "upgrade_available"), Some(b"1".to_vec()));
+    assert_eq!(uboot_value(&uenv, "upgrade_available"), Some(b"1 \r".to_vec()));
+    // A zero byte ends the line only.
     assert_eq!(uboot_value(&uenv, "last"), Some(b"1".to_vec()));
+    assert_eq!(uboot_value(&uenv, "tail"), Some(Vec::new()));
     assert_eq!(uboot_value(&uenv, "root_part"), None);
     assert!(uenv.set("resin_root_part", "3") && uenv.set("new", "1"));
-    let wanted = b"#resin_root_part=9\nresin_root_part=3\n  upgrade_available=1 \r\nx=a\\\nresin_root_part=8\nlast=1\nnew=1\n\0tail";
+    let wanted = b"#resin_root_part=9\nresin_root_part=3\n  upgrade_available=1 \r\nx=a\\\nresin_root_part=8\nlast=1\0tail\nnew=1\n";
     assert_eq!(String::from_utf8_lossy(&uenv.print()), String::from_utf8_lossy(wanted));
     for (key, value) in [("", "1"), ("a b", "1"), ("a", "1 2"), ("a", "1\n"), ("a", "\\")] {
         assert!(!uenv.set(key, value), "{key:?} {value:?}");
     }
+    // Two zero bytes end the text, and what is set stands before them.
+    let mut uenv = Uenv::parse(b"a=1\0\0b=2\n");
+    assert_eq!(uboot_value(&uenv, "b"), None);
+    assert!(uenv.set("b", "3"));
+    assert_eq!(uenv.print(), b"a=1\0b=3\n\0b=2\n");
+    // Returns go, but for one that is escaped: without it the newline would be.
+    let mut uenv = Uenv::parse(b"a=1\r\n#\r\n\r\nb=2\\\r\nc=\r3\nd=4\r");
+    assert_eq!(uenv.with_returns(), [(1, "a".into()), (4, "b".into()), (6, "d".into())]);
+    assert!(uenv.drop_returns() && !uenv.drop_returns());
+    assert_eq!(uenv.print(), b"a=1\n#\n\nb=2\\\r\nc=\r3\nd=4");
     // Of a key that is there twice the last one counts, and both are set.
     let mut uenv = Uenv::parse(b"a=1\nb=2\na=3\n");
     assert_eq!(uboot_value(&uenv, "a"), Some(b"3".to_vec()));

@@ -59,7 +59,7 @@ fn a_boot_partition_that_is_not_mounted_is_no_fresh_device() {
 
 #[test]
 fn uboot_keeps_what_it_does_not_know() {
-    let before = "# by hand\nextra=1\\\n2\nresin_root_part=2\r\nupgrade_available=0 \nlast";
+    let before = "# by hand\nextra=1\\\n2\nresin_root_part=2 \nupgrade_available=0 \nlast";
     let device =
         Device::new(&[("resinOS_uEnv.txt", before.as_bytes()), ("bootcount.env", b"bootcount=a\n\0")]);
     let backend = boot_state::detect(&device.paths).unwrap();

@@ -133,11 +133,14 @@ fn odd_values_are_read_as_the_bootloader_takes_them() {
     // GRUB compares with 2, and takes root B for anything else.
     assert_eq!(whole("", ""), unselected(Named::Slot(Slot::B), Some(Damage::NoRoot)));
     assert_eq!(whole("two", "many"), unselected(Named::Slot(Slot::B), Some(Damage::NoRoot)));
+    for root in ["02", "+2", "2\r"] {
+        assert_eq!(whole(root, "0"), unselected(Named::Slot(Slot::B), Some(Damage::NoRoot)), "{root:?}");
+    }
     let uboot = |uenv: &[u8], count: &[u8]| {
         let device = Device::new(&[("resinOS_uEnv.txt", uenv), ("bootcount.env", count)]);
         boot_state::detect(&device.paths).unwrap().read().unwrap()
     };
-    assert_eq!(uboot(b"resin_root_part=b\r\n", b"bootcount=1f\n\0"), state(Named::Index(11), 31, false));
+    assert_eq!(uboot(b"resin_root_part=b\n", b"bootcount=1f\r\n\0"), state(Named::Index(11), 31, false));
     // A key without a value is deleted, and with it the root that U-Boot has built in.
     assert_eq!(uboot(b"resin_root_part=\n", b""), unselected(Named::Other("".into()), Some(Damage::NoRoot)));
     let junk = unselected(Named::Other("x".into()), Some(Damage::NoRoot));

@@ -17,7 +17,7 @@ fn folders_are_merged_or_replaced_and_files_copied() {
             ("dispatcher.d/", ""),
             ("grub.cfg_internal", "internal"),
             ("grub.cfg_internal.sig", "signature"),
-            ("resinOS_uEnv.txt", "uenv"),
+            ("resinOS_uEnv.txt", "resin_root_part=2\r\n# mine\r\n"),
             ("vmlinuz", "the medium's own"),
             ("config.json", "the medium's own"),
         ],
@@ -59,7 +59,8 @@ fn folders_are_merged_or_replaced_and_files_copied() {
         ("old/", ""),
         ("old/place/", ""),
         ("old/place/grub.cfg", "internal"),
-        ("resinOS_uEnv.txt", "uenv"),
+        // For U-Boot a carriage return belongs to the value.
+        ("resinOS_uEnv.txt", "resin_root_part=2\n# mine\n"),
         ("vmlinuz", "kernel"),
     ]);
     assert_eq!(rig.see(), wanted);
