@@ -87,7 +87,6 @@ fn lists_an_array(mdadm: Command) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     fn shell(script: &str) -> Command {
