@@ -60,6 +60,10 @@ impl Backend for Balena {
         self.file.select(root.slot.letter(), upgrade_available)
     }
 
+    fn warnings(&self) -> Vec<(String, &'static str)> {
+        self.file.warnings()
+    }
+
     fn clear_bootcount(&self) -> Result<()> {
         self.file.clear_bootcount()
     }

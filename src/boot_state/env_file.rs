@@ -57,6 +57,16 @@ impl EnvFile {
         Ok(file::current_content(folder, name)?.map(|bytes| ReadBlock::of(bytes, self.reader)))
     }
 
+    /// A block that ends with a newline, as balenaOS v8.0.2 has it, is sound for a bootloader; `grub-editenv` sees no space for a change in it.
+    pub(super) fn warnings(&self) -> Vec<(String, &'static str)> {
+        let is_full = |found: ReadBlock| found.damage.is_none() && found.bytes.ends_with(b"\n");
+        if !self.read().ok().flatten().is_some_and(is_full) {
+            return Vec::new();
+        }
+        let text = format!("{} ends with a newline: grub-editenv cannot change it", self.path.display());
+        vec![(text, "nothing is lost: the next change by copal ends the block as grub-editenv does")]
+    }
+
     pub(super) fn select(&self, root: &str, upgrade_available: bool) -> Result<()> {
         let upgrade = if upgrade_available { "1" } else { "0" };
         let expected = [(BOOTCOUNT, "0"), (ROOT, root), (UPGRADE, upgrade)];

@@ -101,6 +101,10 @@ impl EnvBlock {
                 let Some(end) = rest.iter().position(|b| *b == b'\n') else {
                     return if rest.iter().all(|b| *b == b'#') { Ok(block) } else { Err(Damage::Line) };
                 };
+                if end + 1 == rest.len() && rest.iter().take(end).all(|b| *b == b'#') {
+                    // The end is not a comment: printed as one, it would leave no space.
+                    return Ok(block);
+                }
                 let (comment, after) = rest.split_at_checked(end).ok_or(Damage::Line)?;
                 // GRUB goes on after the newline that its own rule finds (`grub-core/lib/envblk.c`, `find_next_line`).
                 if split_line(rest).is_none_or(|(line, _)| line != comment) {

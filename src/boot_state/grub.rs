@@ -83,6 +83,10 @@ impl Backend for Grub {
         self.file.select(&root.index.to_string(), upgrade_available)
     }
 
+    fn warnings(&self) -> Vec<(String, &'static str)> {
+        self.file.warnings()
+    }
+
     fn clear_bootcount(&self) -> Result<()> {
         self.file.clear_bootcount()
     }

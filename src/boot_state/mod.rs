@@ -118,8 +118,8 @@ pub trait Backend {
 
     fn clear_bootcount(&self) -> Result<()>;
 
-    /// What the owner's own file has that the bootloader does not read as it was meant.
-    fn warnings(&self) -> Vec<String> {
+    /// What the files have that is no damage, but is not read as it was meant, by the bootloader or by other programs; each with a remedy.
+    fn warnings(&self) -> Vec<(String, &'static str)> {
         Vec::new()
     }
 

@@ -171,9 +171,13 @@ impl Backend for Uboot {
         self.try_set(root, upgrade_available).map_err(|e| unwritable(&self.file).because(e))
     }
 
-    fn warnings(&self) -> Vec<String> {
+    fn warnings(&self) -> Vec<(String, &'static str)> {
         let extra = Folder::open_to_read(&self.boot).and_then(|folder| Self::content(&folder, EXTRA_FILE));
-        returns(&self.boot.join(EXTRA_FILE), &extra.unwrap_or_default())
+        let found = returns(&self.boot.join(EXTRA_FILE), &extra.unwrap_or_default());
+        found
+            .into_iter()
+            .map(|text| (text, "save the file with line ends of Unix: a newline alone"))
+            .collect()
     }
 
     fn clear_bootcount(&self) -> Result<()> {

@@ -36,11 +36,11 @@ pub(super) fn state(patient: &Patient<'_>, found: &mut Findings<'_>) {
                 "the bootloader has counted {} attempts: it falls back to the other root",
                 state.bootcount
             ),
-            "see `copal status`; a completed or undone update sets the count to 0",
+            "`copal rollback stop` selects the running system for good, with a count of 0; see `copal status` before",
         );
     }
-    for warning in backend.warnings() {
-        found.warn(warning, "save the file with line ends of Unix: a newline alone");
+    for (warning, hint) in backend.warnings() {
+        found.warn(warning, hint);
     }
     let file = backend.file().display();
     let invalid = |why: String| Error::new(Code::BootStateInvalid, why).object(backend.file().display());

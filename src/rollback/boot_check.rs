@@ -2,7 +2,7 @@
 
 use super::commit::own_boot_files;
 use super::finish::{finish, undo};
-use super::repair::repair_at_boot;
+use super::repair::{clear_stale_count, repair_at_boot};
 use super::roll_back::{Reason, roll_back};
 use super::{BootStateGuard, Context, Platform, warn};
 use crate::config::paths::Paths;
@@ -54,6 +54,7 @@ fn one(context: &Context<'_>, guard: BootStateGuard) -> Result<Next> {
         Phase::RollingBack => return resume(context, guard, &observed),
         Phase::Cleanup => undo(context, None).map(|()| Next::Again),
         Phase::Healthy => {
+            warn(clear_stale_count(&context.roots, &observed));
             boot_files_cut_off(context);
             // Traces of an interrupted update. The flags stay: they are for the owner.
             warn(files::remove_variables(paths));

@@ -34,6 +34,25 @@ pub(super) fn repair(roots: &Roots, observed: &Observation) -> Result<()> {
     Ok(())
 }
 
+/// Removes a count that is over the limit while no system is on trial: after the next reboot the bootloader would start the other root, where nothing
+/// expects it. The count of a trial stays, and that of a fallback: without it the device would go back into the system that does not boot.
+pub(super) fn clear_stale_count(roots: &Roots, observed: &Observation) -> Result<()> {
+    let (state, backend) = (&observed.state, &observed.backend);
+    let running = &roots.active;
+    let starts_again = !state.needs_repair(running) && state.root.means(running);
+    let is_at_rest = observed.phase == Phase::Healthy && !state.upgrade_available && starts_again;
+    if !is_at_rest || !backend.is_exceeded(state.bootcount) {
+        return Ok(());
+    }
+    backend.clear_bootcount()?;
+    tracing::warn!(
+        "{}: removed a boot count of {}, which is over the limit though no system is on trial",
+        backend.file().display(),
+        state.bootcount
+    );
+    Ok(())
+}
+
 /// As [`repair`], at boot: the bootloader may have started this system by itself, with the boot files of the other one.
 pub(super) fn repair_at_boot(paths: &Paths, roots: &Roots, observed: &Observation) -> Result<()> {
     if observed.phase == Phase::Healthy

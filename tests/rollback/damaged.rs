@@ -56,6 +56,27 @@ fn a_healthy_system_is_selected_again_whichever_byte_was_damaged() {
     }
 }
 
+/// It acts without a trial, too: after the next reboot the bootloader would start the other root.
+#[test]
+fn a_count_over_the_limit_goes_at_boot_unless_a_system_is_on_trial() {
+    for told in Told::ALL {
+        let limit = boot_state::detect(&Rig::new(told, Slot::A).paths()).unwrap().limit();
+        let over = if told == Told::Uboot { limit + 1 } else { limit };
+        let rig = Rig::new(told, Slot::A);
+        rig.select(Slot::A, false);
+        for (count, left) in [(over, 0), (1, 1)] {
+            rig.count(count);
+            rig.boot_check().unwrap();
+            assert_eq!(rig.selection(), (Slot::A, false, left), "{told:?}");
+            rig.select(Slot::A, false);
+        }
+        let rig = on_trial(told);
+        rig.count(over);
+        rig.boot_check().unwrap();
+        assert_eq!(rig.selection().2, over, "{told:?}: on trial");
+    }
+}
+
 /// The bootloader started it by itself; the boot files are those of the system that had been selected.
 #[test]
 fn a_system_that_was_started_by_itself_gets_its_boot_files() {

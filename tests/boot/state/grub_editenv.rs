@@ -49,6 +49,27 @@ fn what_grub_makes_copal_changes_in_place() {
     }
 }
 
+/// As v8.0.2 of balenaOS has it in its images.
+#[test]
+fn a_block_that_ends_with_a_newline_gets_space_by_the_next_change() {
+    needs!(|test| has(test, "grub-editenv"));
+    for (name, root_part) in [("bootenv", "A"), ("EFI/BOOT/grubenv", "2")] {
+        let mut shipped = block(&format!("bootcount=0\nresin_root_part={root_part}\nupgrade_available=0\n"));
+        *shipped.last_mut().unwrap() = b'\n';
+        let device = Device::new(&[(name, &shipped)]);
+        let backend = boot_state::detect(&device.paths).unwrap();
+        assert!(backend.read().unwrap().selected);
+        assert!(backend.warnings()[0].0.ends_with("ends with a newline: grub-editenv cannot change it"));
+        let tried =
+            Command::new("grub-editenv").arg(device.at(name)).args(["set", "mine=1"]).output().unwrap();
+        assert!(!tried.status.success(), "{tried:?}");
+        backend.set(&root(Slot::B, 3), true).unwrap();
+        assert_eq!(backend.warnings(), []);
+        editenv(&device.at(name), &["set", "mine=1"]);
+        assert_eq!(backend.variable("mine").unwrap().as_deref(), Some("1"));
+    }
+}
+
 fn inode(file: &Path) -> u64 {
     std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(file).unwrap())
 }

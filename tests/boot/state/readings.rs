@@ -146,7 +146,9 @@ fn a_carriage_return_after_a_number_is_no_part_of_it() {
     assert_eq!((backend.read().unwrap().bootcount, backend.limit()), (4, 5));
     let warnings = backend.warnings();
     assert_eq!(warnings.len(), 2, "{warnings:?}");
-    assert!(warnings[1].contains("extra_uEnv.txt, line 2: ") && warnings[1].ends_with(" of custom_fdt_file"));
+    assert!(
+        warnings[1].0.contains("extra_uEnv.txt, line 2: ") && warnings[1].0.ends_with(" of custom_fdt_file")
+    );
     for (limit, read) in [("0x10", 16), ("7 x", 7), ("", 3), ("x", 3)] {
         device.write("extra_uEnv.txt", format!("os_bc_lim={limit}\n").as_bytes());
         assert_eq!(backend.limit(), read, "{limit}");

@@ -78,6 +78,23 @@ fn without_breadcrumbs_and_with_them_alike() {
     }
 }
 
+/// U-Boot would take the other root after this reboot.
+#[test]
+fn a_count_over_the_limit_goes_where_the_selected_system_runs_without_a_trial() {
+    for (root, count, goes) in [("2", 5, true), ("2", 3, false), ("3", 5, false)] {
+        let t = uboot(root, 0, count);
+        let before = snapshot(&t);
+        clear_bootcount::run(&t.paths()).unwrap();
+        assert_eq!(is_there(&t, COUNT), !goes, "{root}, {count}");
+        assert!(goes || snapshot(&t) == before, "{root}, {count}");
+    }
+    // A device that was never updated.
+    let mut t = super::device::device();
+    t.file(COUNT, "bootcount=9\n\0");
+    clear_bootcount::run(&t.paths()).unwrap();
+    assert!(!is_there(&t, COUNT));
+}
+
 #[test]
 fn what_cannot_be_parsed_stays_and_is_reported_at_once() {
     let mut t = uboot("2", 1, 2);
