@@ -79,6 +79,11 @@ impl Backend for Grub {
         })
     }
 
+    /// On an encrypted disk the roots are one further.
+    fn may_be_root(&self, root: &Named) -> bool {
+        matches!(root, Named::Slot(_) | Named::Index(2..=4))
+    }
+
     fn set(&self, root: &Root, upgrade_available: bool) -> Result<()> {
         self.file.select(&root.index.to_string(), upgrade_available)
     }

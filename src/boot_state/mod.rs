@@ -113,6 +113,11 @@ pub trait Backend {
 
     fn read(&self) -> Result<BootState>;
 
+    /// Whether `root` may be one of the two, if they are not known from the disk.
+    fn may_be_root(&self, root: &Named) -> bool {
+        !matches!(root, Named::Other(_))
+    }
+
     /// Selects `root`, on trial or for good, with a boot count of 0. On return it is on the medium and read back.
     fn set(&self, root: &Root, upgrade_available: bool) -> Result<()>;
 

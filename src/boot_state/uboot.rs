@@ -167,6 +167,11 @@ impl Backend for Uboot {
         self.try_read().map_err(|e| invalid(&self.file).because(e))
     }
 
+    fn may_be_root(&self, root: &Named) -> bool {
+        let second = self.first_root.saturating_add(1);
+        matches!(root, Named::Index(index) if [self.first_root, second].contains(index))
+    }
+
     fn set(&self, root: &Root, upgrade_available: bool) -> Result<()> {
         self.try_set(root, upgrade_available).map_err(|e| unwritable(&self.file).because(e))
     }

@@ -57,6 +57,17 @@ pub(super) fn state(patient: &Patient<'_>, found: &mut Findings<'_>) {
         Ok(Some((roots, seen))) if seen.selected.is_none() && roots.inactive().is_ok() => {
             found.problem(&invalid(format!("{file} selects neither of the two root partitions")));
         }
+        Ok(None) if !backend.may_be_root(&state.root) => {
+            found.problem(&invalid(format!("{file} selects neither of the two root partitions")));
+        }
+        // Not a device that was never updated: that has no such file.
+        Ok(seen) if !state.selected && backend.file().exists() => {
+            let text = format!("{file} selects no root; {}", consequence(&state, backend.name()));
+            match seen {
+                Some(_) => found.warn(text, "`copal rollback stop` selects the running system for good"),
+                None => found.problem(&invalid(text).with_hint(repair)),
+            }
+        }
         Ok(_) => found.ok(format!("{} keeps its state in {file}", backend.name())),
         Err(e) => found.problem(&e),
     }

@@ -49,6 +49,20 @@ fn the_doctor_names_what_would_stop_an_update() {
     t.file("/mnt/boot/resinOS_uEnv.txt", "resin_root_part=9\nupgrade_available=0\n");
     finds(&t, "boot-state", "problem", "selects neither");
     let mut t = device();
+    t.file("/mnt/boot/resinOS_uEnv.txt", "mine=1\n");
+    finds(&t, "boot-state", "warning", "selects no root; U-Boot takes partition 2");
+    // Where the disk says nothing about the roots.
+    for (text, words) in [
+        ("resin_root_part=9\nupgrade_available=0\n", "selects neither"),
+        ("mine=1\n", "selects no root; U-Boot takes partition 2"),
+        ("", "selects no root; U-Boot takes partition 2"),
+    ] {
+        let mut t = Tree::new();
+        t.mount("179:1", "/mnt/boot", "vfat", "/dev/mmcblk0p1", "rw");
+        t.file("/mnt/boot/resinOS_uEnv.txt", text);
+        finds(&t, "boot-state", "problem", words);
+    }
+    let mut t = device();
     t.file("/mnt/boot/bootcount.env", "bootcount=9\n\0");
     finds(&t, "boot-state", "warning", "9 attempts");
     let mut t = device();
