@@ -34,7 +34,11 @@ impl Grub {
         Grub { file: EnvFile::new(path, |read, key| read.get(key).map(<[u8]>::to_vec)), default }
     }
 
-    /// Images have it since balenaOS has rollbacks.
+    pub(super) fn count(&self) -> Result<Option<Vec<u8>>> {
+        Ok(self.file.read()?.and_then(|found| found.get(BOOTCOUNT)))
+    }
+
+    /// Images have it since 2.77.0; before, `grub.cfg` had it.
     pub(super) fn has_selection(&self) -> Result<bool> {
         Ok(self.file.read()?.is_some_and(|found| found.is_for_selections()))
     }
@@ -63,11 +67,7 @@ impl Backend for Grub {
         let Some(found) = self.file.read()? else {
             return Ok(BootState { damage: Some(Damage::Missing), ..BootState::unselected(default) });
         };
-        // The configuration compares texts: `03` is not `3`.
-        let named = found.get(ROOT).and_then(|value| {
-            let index: u32 = std::str::from_utf8(&value).ok()?.parse().ok()?;
-            (index.to_string().as_bytes() == value).then_some(index)
-        });
+        let named = found.get(ROOT).and_then(|value| index(&value));
         // The configuration of an encrypted disk compares with 4 (and, for the fallback, with 3): images come with 2, which means root A there.
         let is_default = |index: &u32| self.default == Slot::A && !ENCRYPTED_ROOTS.contains(index);
         Ok(BootState {
@@ -103,6 +103,12 @@ impl Backend for Grub {
     fn set_variables(&self, changes: &[Variable<'_>]) -> Result<()> {
         self.file.set_variables(changes)
     }
+}
+
+/// The number of a partition. The configuration compares texts: `03` is not `3`.
+pub(super) fn index(value: &[u8]) -> Option<u32> {
+    let index: u32 = std::str::from_utf8(value).ok()?.parse().ok()?;
+    (index.to_string().as_bytes() == value).then_some(index)
 }
 
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::configured::{self, Configured};
 use super::grub::{Grub, Legacy};
 use super::{Backend, balena as bl, change, grub as gr, uboot as ub};
 use crate::config::paths::Paths;
@@ -88,9 +89,14 @@ pub fn grub(paths: &Paths) -> Result<Box<dyn Backend>> {
     let config = place.join(gr::GRUB_CFG_FILE);
     let text = content(&place, gr::GRUB_CFG_FILE)?.unwrap_or_default();
     let grub = Grub::new(place.join(gr::GRUBENV_FILE), gr::default_root(&text));
-    // A configuration that reads the selection has both labels; a legacy one has only the label that it boots.
-    if !grub.has_selection()? && is_legacy(&text) {
-        return Ok(Box::new(Legacy::new(config)));
+    if !grub.has_selection()? {
+        if configured::has_selection(&text) {
+            return Ok(Box::new(Configured::new(config, grub)));
+        }
+        // A configuration that reads the selection has both labels; a legacy one has only the label that it boots.
+        if is_legacy(&text) {
+            return Ok(Box::new(Legacy::new(config)));
+        }
     }
     Ok(Box::new(grub))
 }

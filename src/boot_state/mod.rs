@@ -5,6 +5,7 @@
 
 mod balena;
 mod change;
+mod configured;
 mod env_file;
 pub mod envblock;
 mod grub;

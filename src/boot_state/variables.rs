@@ -73,7 +73,7 @@ impl Variables {
     }
 }
 
-fn without_blanks(mut value: &[u8]) -> &[u8] {
+pub(super) fn without_blanks(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
         value = rest;
     }

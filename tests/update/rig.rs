@@ -11,9 +11,14 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::image::Release;
+use crate::kit::needs;
 pub use crate::kit::process::{stderr, stdout, tool, until, wait};
 
-pub use crate::kit::needs::can_run;
+/// Whether this machine has what these updates are of, an engine among it; says so where it has not.
+pub fn can_run(test: &str) -> bool {
+    needs::can_run(test)
+        && ["dockerd", "docker-registry", "runc"].iter().all(|program| needs::has(test, program))
+}
 
 /// Longer than anything here takes, on a machine that has much else to do.
 const UPDATE_TIMEOUT: Duration = Duration::from_secs(300);

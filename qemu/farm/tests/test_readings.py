@@ -99,12 +99,25 @@ class Readings(unittest.TestCase):
                 self.assertEqual(values, [unread if e == "-" else e for e in row.expected])
 
     def test_grub(self) -> None:
-        qemu = self.prepared("firmware", "qemu/usr/bin/qemu-system-x86_64")
         table = rows("grub")
         self.assertGreater(len(table), 40)
+        self.compare(table, self.read(self.grub(table, [f"unset {name}" for name in NAMES])), "")
+
+    def test_grub_with_a_selection_in_its_configuration(self) -> None:
+        """What the environment has counts instead: src/boot_state/configured.rs."""
+        before = b"# GRUB Environment Block\n"
+        table = [
+            Row(before + b"bootcount=1\n", ["3", "1", "1"]),
+            Row(before + b"bootcount=0\nresin_root_part=2\nupgrade_available=0\n", ["2", "0", "0"]),
+        ]
+        self.compare(table, self.read(self.grub(table, ["resin_root_part=3", "upgrade_available=1", "unset bootcount"])), "")
+
+    def grub(self, table: list[Row], before: list[str]) -> list[str]:
+        """QEMU's arguments for a GRUB that loads each environment after these lines, and says what it has then."""
+        qemu = self.prepared("firmware", "qemu/usr/bin/qemu-system-x86_64")
         script = ["serial --unit=0 --speed=115200", "terminal_output serial"]
         for number in range(len(table)):
-            script += [f"unset {name}" for name in NAMES]
+            script += before
             script.append(f"load_env --file ${{prefix}}/{number}.env {' '.join(NAMES)}")
             script.append(f'echo "reading {number}: [${{resin_root_part}}] [${{bootcount}}] [${{upgrade_available}}]"')
         script += ['echo "readings: end"', "sleep 600"]
@@ -116,8 +129,7 @@ class Readings(unittest.TestCase):
         variables.write_bytes(board.prepared("firmware/usr/share/OVMF/OVMF_VARS_4M.fd").read_bytes())
         code = board.prepared("firmware/usr/share/OVMF/OVMF_CODE_4M.fd")
         words += ["-drive", f"if=pflash,unit=0,format=raw,readonly=on,file={code}"]
-        words += ["-drive", f"if=pflash,unit=1,format=raw,file={variables}"]
-        self.compare(table, self.read(words), "")
+        return [*words, "-drive", f"if=pflash,unit=1,format=raw,file={variables}"]
 
     @unittest.skipUnless("COPAL_PROVE" in os.environ, "left to prove: qemu-aarch64: what U-Boot decides")
     def test_u_boot(self) -> None:

@@ -219,6 +219,16 @@ fn a_fresh_uboot() {
 }
 
 #[test]
+fn grub_with_the_selection_in_its_configuration() {
+    let config = b"resin_root_part=2\nupgrade_available=0\nload_env\n".to_vec();
+    let files = [("EFI/BOOT/grub.cfg", config), ("EFI/BOOT/grubenv", block("bootcount=2\n"))];
+    let old = state(Named::Index(2), 2, false);
+    let cleared = BootState { bootcount: 0, ..old.clone() };
+    let new = state(Named::Index(3), 0, true);
+    stopped_everywhere(&files, &root(Slot::B, 3), &[old, cleared, new]);
+}
+
+#[test]
 fn grub_in_place() {
     let files = [("EFI/BOOT/grubenv", block("bootcount=2\nresin_root_part=2\nupgrade_available=0\n"))];
     let old = state(Named::Index(2), 2, false);

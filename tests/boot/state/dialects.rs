@@ -1,5 +1,6 @@
 //! Each backend on files as they are found on devices.
 
+use copal::boot_state::envblock::Damage;
 use copal::boot_state::{self, Keep, Named, retire_others};
 use copal::error::Code;
 use copal::slot::Slot;
@@ -55,6 +56,44 @@ fn a_boot_partition_that_is_not_mounted_is_no_fresh_device() {
     std::fs::create_dir_all(&efi).unwrap();
     std::fs::write(efi.join("grubenv"), block("upgrade_available=0\nresin_root_part=3\n")).unwrap();
     assert_eq!(boot_state::detect(&device.paths).unwrap().name(), "GRUB");
+}
+
+/// As images of balenaOS 2.46.0 have it: GRUB runs these lines before it loads `grubenv`, which has the count only.
+#[test]
+fn a_selection_in_the_configuration_is_read_and_written_there() {
+    let config = "insmod loadenv\nresin_root_part=3\nupgrade_available=1\nload_env\n\
+        if [ ${upgrade_available} = 1 ] ; then\n save_env bootcount\nfi\n\
+        if [ ${resin_root_part} = 2 ] ; then\n linux root=LABEL=resin-rootA\nelse\n linux root=LABEL=resin-rootB\nfi\n";
+    let device = Device::new(&[
+        ("EFI/BOOT/grub.cfg", config.as_bytes()),
+        ("EFI/BOOT/grubenv", &block("bootcount=1\n")),
+    ]);
+    let backend = boot_state::detect(&device.paths).unwrap();
+    assert!(backend.file().ends_with("EFI/BOOT/grub.cfg"));
+    assert_eq!(backend.read().unwrap(), state(Named::Index(3), 1, true));
+    backend.clear_bootcount().unwrap();
+    assert_eq!(device.read("EFI/BOOT/grubenv"), block("bootcount=0\n"));
+    backend.set(&root(Slot::A, 2), false).unwrap();
+    assert_eq!(backend.read().unwrap(), state(Named::Index(2), 0, false));
+    let wanted = config
+        .replace("resin_root_part=3\nupgrade_available=1\n", "resin_root_part=2\nupgrade_available=0\n");
+    assert_eq!(device.text("EFI/BOOT/grub.cfg"), wanted);
+    assert_eq!(
+        device.read("EFI/BOOT/grubenv"),
+        block("bootcount=0\n"),
+        "it gets no selection, which would count instead"
+    );
+    // What the environment has counts: GRUB loads it after the lines.
+    device.write("EFI/BOOT/grubenv", &block("bootcount=0\nresin_root_part=3\nupgrade_available=0\n"));
+    let backend = boot_state::detect(&device.paths).unwrap();
+    assert_eq!(backend.read().unwrap(), state(Named::Index(3), 0, false));
+    // A root that no line of GRUB compares with.
+    device.write("EFI/BOOT/grubenv", &block("bootcount=0\n"));
+    device.write("EFI/BOOT/grub.cfg", wanted.replace("part=2\n", "part=\n").as_bytes());
+    let backend = boot_state::detect(&device.paths).unwrap();
+    assert_eq!(backend.read().unwrap(), unselected(Named::Slot(Slot::B), Some(Damage::NoRoot)));
+    backend.set(&root(Slot::B, 3), true).unwrap();
+    assert_eq!(backend.read().unwrap(), state(Named::Index(3), 0, true));
 }
 
 #[test]

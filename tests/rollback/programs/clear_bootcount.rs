@@ -95,6 +95,18 @@ fn a_count_over_the_limit_goes_where_the_selected_system_runs_without_a_trial() 
     assert!(!is_there(&t, COUNT));
 }
 
+/// An update to balenaOS 2.46.0, whose hooks have selected slot B in `grub.cfg`, waits for this reboot.
+#[test]
+fn a_selection_in_the_configuration_of_grub_stays() {
+    let mut t = super::device::device();
+    t.file("/mnt/boot/EFI/BOOT/grub.cfg", "resin_root_part=3\nupgrade_available=1\nload_env\n");
+    t.file("/mnt/boot/EFI/BOOT/grubenv", &format!("{:#<1024}", "# GRUB Environment Block\nbootcount=0\n"));
+    t.file(super::device::ALTBOOT, "");
+    let before = snapshot(&t);
+    clear_bootcount::run(&t.paths()).unwrap();
+    assert_eq!(snapshot(&t), before);
+}
+
 #[test]
 fn what_cannot_be_parsed_stays_and_is_reported_at_once() {
     let mut t = uboot("2", 1, 2);
