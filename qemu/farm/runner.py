@@ -46,8 +46,8 @@ CONSOLE = 600.0
 FIRST = 1 << 20
 # A few requests before and after a change of the bootloader's selection.
 AROUND = (-3, 4)
-
-
+# Steps that need what was recorded, and not the machine that made it.
+OF_A_RECORDING = ("judge_cuts", "restore_cut", "restore_between", "start_after_cuts")
 # So many changes an installation makes at least, in all that a board keeps.
 ENOUGH_CUTS = 1000
 #: At the console, of an encrypted disk that the TPM does not unlock.
@@ -120,7 +120,7 @@ class Run:
                         if time.monotonic() - begun > self.scenario.limit:
                             raise FarmError(f"the scenario's limit of {self.scenario.limit:.0f} s is over")
                         self.say(step.text)
-                        if step.method == "judge_cuts":
+                        if step.method in OF_A_RECORDING:
                             self.repeated = False
                         if not self.repeated:
                             self.do(step)

@@ -91,7 +91,7 @@ STEPS = [
     ("cut power around bootloader SELECTION", "cut_around", "as if it had gone a few writes around that change"),
     ("cut power after bootloader SELECTION", "cut_after", "as if it had gone right after that change was flushed"),
     ("record each change", "record_changes", "of disk, variables and TPM, until the power is off again; before it has power"),
-    ("record each change, once for all runs", "record_once", "the same; another run of the scenario goes on at the next step that judges power cuts"),
+    ("record each change, once for all runs", "record_once", "the same; another run of the scenario goes on at the next step about power cuts"),
     ("phase PHASE", "phase", "of a lifecycle, for the counts of its power cuts and for times; only in qemu/lifecycle.scenario and qemu/times.scenario"),
     ("judge a power cut after each change", "judge_cuts", "of a recorded installation: it goes on from each, or is complete; of an update: it unlocks"),
     ("power goes between two changes", "restore_cut", "make disks and chips what they are then, while the power is off; chosen at random"),
