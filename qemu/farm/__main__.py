@@ -94,7 +94,8 @@ def one(scenario: Scenario, board: str, seed: int) -> Result:
 def run(options: argparse.Namespace) -> int:
     """Runs scenarios, side by side, and sums up."""
     runs = choose(options.scenario, options.board) * options.repeat
-    place.need_space(len({board for _, board in runs}))
+    is_demo = {scenario.name for scenario, _ in runs} == {"demo"}
+    place.need_space(len({board for _, board in runs}), place.DEMO_SPACE if is_demo else place.SPACE)
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1 << 32)
     say(f"{len(runs)} runs, {options.jobs} at a time, --seed {seed}")
     waiting: queue.Queue[tuple[int, Scenario, str]] = queue.Queue()

@@ -19,7 +19,7 @@ use crate::sys::file::{self, Folder};
 #[derive(Debug)]
 pub(super) struct Configured {
     config: PathBuf,
-    /// Of `grubenv`, for the count and other variables.
+    /// `grubenv` has the count and other variables.
     grub: Grub,
 }
 
@@ -28,7 +28,7 @@ impl Configured {
         Configured { config, grub }
     }
 
-    fn folder(&self) -> &Path {
+    fn directory(&self) -> &Path {
         self.config.parent().unwrap_or(Path::new("/"))
     }
 
@@ -36,29 +36,29 @@ impl Configured {
         self.config.file_name().unwrap_or_default()
     }
 
-    fn text(&self, folder: &Folder) -> io::Result<Vec<u8>> {
-        file::current_content(folder, self.name())?.ok_or_else(|| io::ErrorKind::NotFound.into())
+    fn text(&self, directory: &Folder) -> io::Result<Vec<u8>> {
+        file::current_content(directory, self.name())?.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// The configuration with this selection.
-    fn with(&self, folder: &Folder, root: &Root, upgrade_available: bool) -> io::Result<Vec<u8>> {
+    fn with(&self, directory: &Folder, root: &Root, upgrade_available: bool) -> io::Result<Vec<u8>> {
         let (index, upgrade) = (root.index.to_string(), if upgrade_available { "1" } else { "0" });
-        let new = assign(&self.text(folder)?, &[(ROOT, &index), (UPGRADE, upgrade)]);
+        let new = assign(&self.text(directory)?, &[(ROOT, &index), (UPGRADE, upgrade)]);
         let is_read = assigned(&new, ROOT) == Some(index.as_bytes())
             && assigned(&new, UPGRADE) == Some(upgrade.as_bytes());
         if is_read { Ok(new) } else { Err(io::Error::other("it does not assign the selection once")) }
     }
 
     fn try_set(&self, root: &Root, upgrade_available: bool) -> io::Result<()> {
-        let folder = Folder::open(self.folder())?;
-        change::prepare(&folder, self.name())?;
-        let (name, new) = (self.name().to_owned(), self.with(&folder, root, upgrade_available)?);
+        let directory = Folder::open(self.directory())?;
+        change::prepare(&directory, self.name())?;
+        let (name, new) = (self.name().to_owned(), self.with(&directory, root, upgrade_available)?);
         // What cannot be written costs no count: where nothing selects the other root, only the count leads there.
-        change::carry_out(&folder, &[Step::Rehearse(name.clone(), new.clone())])?;
+        change::carry_out(&directory, &[Step::Rehearse(name.clone(), new.clone())])?;
         // A count at the limit reverses any selection: it goes before, and once more after, if GRUB has counted for the old one.
         let clear = || self.grub.clear_bootcount().map_err(io::Error::other);
         clear()?;
-        change::carry_out(&folder, &[Step::Replace(name, new)])?;
+        change::carry_out(&directory, &[Step::Replace(name, new)])?;
         clear()
     }
 }
@@ -81,7 +81,7 @@ impl Backend for Configured {
     }
 
     fn read(&self) -> Result<BootState> {
-        let text = Folder::open_to_read(self.folder()).and_then(|folder| self.text(&folder));
+        let text = Folder::open_to_read(self.directory()).and_then(|directory| self.text(&directory));
         let text = text.map_err(|e| invalid(&self.config).because(e))?;
         let named = assigned(&text, ROOT).and_then(super::grub::index);
         Ok(BootState {

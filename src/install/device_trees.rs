@@ -21,7 +21,7 @@ use crate::image::digest::Digest256;
 use crate::slot::{Slot, hostapp};
 use crate::sys::file::Content;
 
-/// As much of `extra_uEnv.txt` is looked at.
+/// A larger `extra_uEnv.txt` is not searched for carriage returns.
 const MOST_BYTES: u64 = 1 << 20;
 /// Beside the internal boot partition.
 const ROOT_POINT: &str = "/tmp/internal_root";

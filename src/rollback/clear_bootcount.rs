@@ -22,18 +22,16 @@ pub fn run(paths: &Paths) -> Result<()> {
         return Ok(());
     }
     let roots = Roots::of(&Facts::gather(paths)?)?;
-    if state.needs_repair(&roots.active) {
+    if state.needs_repair(&roots.active) || is_stale {
         // An update that is still at work selects a root itself.
         let lock = Lock::take(paths, "clear-bootcount", Work::BootState)?;
-        let repaired = observe(paths, &roots).and_then(|observed| repair(&roots, &observed));
+        let done = observe(paths, &roots).and_then(|observed| {
+            repair(&roots, &observed).and_then(|()| clear_stale_count(&roots, &observed))
+        });
         lock.release();
-        return repaired;
+        return done;
     }
-    let observed = observe(paths, &roots)?;
-    if is_stale {
-        return clear_stale_count(&roots, &observed);
-    }
-    let phase = observed.phase;
+    let phase = observe(paths, &roots)?.phase;
     if !matches!(phase, Phase::Pending | Phase::Trial) {
         tracing::info!("keeping the boot count {}: the phase is {phase}", state.bootcount);
         return Ok(());

@@ -35,7 +35,8 @@ pub(super) fn repair(roots: &Roots, observed: &Observation) -> Result<()> {
 }
 
 /// Removes a count that is over the limit while no system is on trial: after the next reboot the bootloader would start the other root, where nothing
-/// expects it. The count of a trial stays, and that of a fallback: without it the bootloader would start the system again that does not boot.
+/// expects it. The counts of a trial and of a fallback stay: without them the bootloader would start the system again that does not boot. The caller holds the lock
+/// of updates.
 pub(super) fn clear_stale_count(roots: &Roots, observed: &Observation) -> Result<()> {
     let (state, backend) = (&observed.state, &observed.backend);
     let running = &roots.active;

@@ -17,7 +17,7 @@ use crate::error::{Code, Error, Result};
 use crate::sys::file::{self, Content, FileKind, Folder, FolderEntry, Outcome};
 
 /// More than any selection for U-Boot has.
-const MAX_SELECTION_BYTES: u64 = 1 << 20;
+const MAX_SELECTION_BYTES: usize = 1 << 20;
 
 impl Files {
     /// Copies every item, in order, then reads everything back from the disk.
@@ -47,15 +47,20 @@ impl Files {
         }
     }
 
-    /// What is written of U-Boot's selection if its lines end as in Windows: without the carriage returns, which would belong to the values.
+    /// U-Boot's selection without the carriage returns at the ends of its lines: U-Boot takes them for parts of the values. `None` for any other
+    /// file, and without such returns.
     fn without_returns(&self, file: &SourceFile, source: &std::fs::File) -> Result<Option<Vec<u8>>> {
-        if file.to != Path::new(UENV_FILE) || file.size > MAX_SELECTION_BYTES {
+        if file.to != Path::new(UENV_FILE) {
             return Ok(None);
         }
         let failed = |e| unreadable(&self.source.join(&file.from), e);
-        let size = usize::try_from(file.size).unwrap_or(0);
+        // As it is now: it may have changed since the plan.
+        let size = source.metadata().map_err(failed)?.len();
+        let Some(size) = usize::try_from(size).ok().filter(|size| *size <= MAX_SELECTION_BYTES) else {
+            return Ok(None);
+        };
         let mut bytes = vec![0; size];
-        // At its place: the file is read again where it is as it should be.
+        // The position stays: without returns, the file itself is copied.
         source.read_exact_at(&mut bytes, 0).map_err(failed)?;
         let mut selection = Uenv::parse(&bytes);
         Ok(selection.drop_returns().then(|| selection.print()))
