@@ -126,6 +126,27 @@ impl ConfigJson {
         self.installer_flag("whitelist_pcr2")
     }
 
+    /// SHA-256 fingerprints of certificates that `db` of the firmware may have besides those of the medium, in lower case.
+    pub fn installer_db_certificates(&self) -> Result<Vec<String>> {
+        let key = "db_certificates";
+        let wrong = || {
+            self.wrong(
+                &format!("{INSTALLER}.{key}"),
+                "a list of SHA-256 fingerprints, of 64 hexadecimal digits each",
+            )
+        };
+        let listed = match self.installer(key)? {
+            None => return Ok(Vec::new()),
+            Some(value) => value.as_array().ok_or_else(wrong)?,
+        };
+        let fingerprint = |value: &Value| {
+            // As `openssl x509 -fingerprint` prints it, too.
+            let text = value.as_str()?.replace(':', "").to_ascii_lowercase();
+            (text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(text)
+        };
+        listed.iter().map(|value| fingerprint(value).ok_or_else(wrong)).collect()
+    }
+
     /// The owner's public key, for a recovery passphrase of an encrypted disk.
     pub fn installer_recovery_key(&self) -> Result<Option<&str>> {
         let Some(value) = self.installer("recovery_key")? else { return Ok(None) };

@@ -226,6 +226,8 @@ codes! {
     ReleaseNotAllowed = "release-not-allowed", "update to a release that is signed for this device's keys";
     /// The next start of this device would not unlock its encrypted disk, or a change of its policy failed. The old way to unlock it was left.
     WouldNotUnlock = "would-not-unlock", "see `copal doctor`: it shows what differs; do not change firmware or keys before it is clear";
+    /// The TPM keeps the passphrase of the encrypted disk as releases before 6.4.0 did, which copal does not read. Nothing was changed.
+    EncryptionOutdated = "encryption-outdated", "update to a release of balenaOS from 6.4.0 to 8.0.2 first: its hooks put the passphrase into the memory of the TPM", never_after_write;
     /// The installation is complete, but the device could neither power off nor reboot.
     ShutdownFailed = "shutdown-failed", "switch the device off and on: it is installed";
     /// The freshly written disk does not show exactly one partition labelled `resin-boot` within 30 seconds; the message lists

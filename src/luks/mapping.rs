@@ -90,7 +90,7 @@ pub(crate) fn test_slot(partition: &Path, slot: u8, passphrase: &Passphrase) -> 
 fn test_by(partition: &Path, passphrase: &Passphrase, slot: Option<u8>) -> Result<()> {
     let error = |e: io::Error| failed("open", partition).because(e);
     let command = Command::new(CRYPTSETUP)
-        .args(["open", "--test-passphrase", "--type=luks2", "--key-file=-"])
+        .args(["open", "--test-passphrase", "--type=luks", "--key-file=-"])
         .args(slot.map(|slot| format!("--key-slot={slot}")))
         .arg(partition)
         .with_file(passphrase.input().map_err(error)?);
@@ -155,11 +155,16 @@ fn dump(partition: &Path) -> Result<String> {
     }
 }
 
-/// Of a header of LUKS2, as cryptsetup shows it.
+/// As cryptsetup shows them: in a section of LUKS2, in lines of LUKS1. Devices that were installed before meta-balena 2.115.10 have the latter,
+/// until the scripts of a later initramfs convert it.
 fn slots_of(dump: &str) -> Vec<u8> {
     let section = dump.lines().skip_while(|line| *line != "Keyslots:").skip(1);
     let entries = section.take_while(|line| line.starts_with(char::is_whitespace));
-    entries.filter_map(|line| line.trim_start().split_once(": ")?.0.parse().ok()).collect()
+    let of_luks2 = entries.filter_map(|line| line.trim_start().split_once(": ")?.0.parse().ok());
+    let of_luks1 = dump
+        .lines()
+        .filter_map(|line| line.strip_prefix("Key Slot ")?.strip_suffix(": ENABLED")?.parse().ok());
+    of_luks2.chain(of_luks1).collect()
 }
 
 /// Waits for the node of a mapping, and fails unless it encrypts `partition` and nothing else. Returns the node.
@@ -242,6 +247,8 @@ mod tests {
                     Keyslots:\n  0: luks2\n\tKey:        512 bits\n  12: luks2 (unbound)\nTokens:\n  5: x\nDigests:\n  0: pbkdf2\n";
         assert_eq!(slots_of(dump), [0, 12]);
         assert_eq!(slots_of("Keyslots:\nTokens:\n  0: x\n"), [0; 0]);
-        assert_eq!(slots_of("Key Slot 0: ENABLED\n"), [0; 0]);
+        let dump = "LUKS header information for x\n\nVersion:       \t1\nCipher name:   \taes\n\nKey Slot 0: ENABLED\n\tIterations:         \t1000\n\
+                    Key Slot 1: DISABLED\nKey Slot 7: ENABLED\n";
+        assert_eq!(slots_of(dump), [0, 7]);
     }
 }

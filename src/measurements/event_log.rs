@@ -1,6 +1,7 @@
 //! The firmware's log of its measurements (TCG PC Client Platform Firmware Profile 1.06, 10.2: `TCG_PCR_EVENT`, `TCG_PCR_EVENT2`).
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 
 use sha2::{Digest as _, Sha256};
 
@@ -41,38 +42,79 @@ pub struct Event {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventLog {
     pub events: Vec<Event>,
+    pub damage: Option<Damage>,
+}
+
+/// What keeps a log from being read to its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    pub why: String,
+    /// The bytes after the last event.
+    pub rest: Vec<u8>,
 }
 
 impl EventLog {
-    /// That of the running system; `None` where the kernel has none.
-    pub fn read(paths: &Paths) -> io::Result<Option<EventLog>> {
-        let (path, folder) = (paths.at(LOG), paths.at(SECURITYFS));
-        if std::fs::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_none()) {
+    /// The log of the running system, as far as it can be read; `None` where the kernel has none.
+    #[must_use]
+    pub fn read(paths: &Paths) -> Option<EventLog> {
+        let (path, directory) = (paths.at(LOG), paths.at(SECURITYFS));
+        if std::fs::read_dir(&directory).is_ok_and(|mut entries| entries.next().is_none()) {
             // A kernel without it has no log either.
-            drop(mount::mount_virtual("securityfs", &folder));
+            drop(mount::mount_virtual("securityfs", &directory));
         }
-        let bytes = match std::fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-                return Ok(None);
-            }
-            Err(e) => return Err(e),
-        };
-        let invalid = |why| io::Error::new(io::ErrorKind::InvalidData, why);
-        EventLog::parse(&bytes).map(Some).map_err(invalid)
+        let mut bytes = Vec::new();
+        let read = File::open(path).and_then(|mut file| file.read_to_end(&mut bytes));
+        match read {
+            Ok(_) => Some(EventLog::beginning(&bytes)),
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => None,
+            Err(e) => Some(EventLog::beginning(&bytes).ends_early(e.to_string(), Vec::new())),
+        }
     }
 
-    pub fn parse(bytes: &[u8]) -> Result<EventLog, &'static str> {
+    /// A whole log.
+    pub fn parse(bytes: &[u8]) -> Result<EventLog, String> {
+        let log = EventLog::beginning(bytes);
+        log.damage().map(str::to_owned).map_or(Ok(log), Err)
+    }
+
+    /// The events before the first damage: a kernel that another one has started may show a log whose memory was used meanwhile (kexec, before Linux
+    /// 6.12).
+    #[must_use]
+    pub fn beginning(bytes: &[u8]) -> EventLog {
         let mut fields = Fields::of(bytes);
-        let sizes = algorithms(&mut fields).ok_or("it does not begin with a Spec ID event of TCG 2.0")?;
-        if !sizes.contains(&(ALGORITHM_SHA256, 32)) {
-            return Err("it has no SHA-256 digests");
-        }
         let mut log = EventLog::default();
-        while !fields.is_empty() {
-            log.events.push(event(&mut fields, &sizes).ok_or("an event is damaged, or cut off")?);
+        let sizes = match algorithms(&mut fields) {
+            None if bytes.is_empty() => return log.ends_early("it is empty".to_owned(), Vec::new()),
+            None => {
+                let why = "it does not begin with a Spec ID event of TCG 2.0";
+                return log.ends_early(why.to_owned(), bytes.to_vec());
+            }
+            Some(sizes) => sizes,
+        };
+        if !sizes.contains(&(ALGORITHM_SHA256, 32)) {
+            return log.ends_early("it has no SHA-256 digests".to_owned(), bytes.to_vec());
         }
-        Ok(log)
+        while !fields.is_empty() {
+            let rest = fields.clone();
+            match event(&mut fields, &sizes) {
+                Some(event) => log.events.push(event),
+                None => {
+                    return log
+                        .ends_early("an event is damaged, or cut off".to_owned(), rest.rest().to_vec());
+                }
+            }
+        }
+        log
+    }
+
+    fn ends_early(self, why: String, rest: Vec<u8>) -> EventLog {
+        EventLog { damage: Some(Damage { why, rest }), ..self }
+    }
+
+    /// Why it cannot be read to its end.
+    #[must_use]
+    pub fn damage(&self) -> Option<&str> {
+        self.damage.as_ref().map(|damage| damage.why.as_str())
     }
 
     /// The value that a PCR has after all events.
@@ -92,13 +134,14 @@ impl EventLog {
         value
     }
 
-    /// Whether the firmware says that devices can read and write the whole memory.
+    /// Whether the firmware says that devices can read and write the whole memory. In a damaged part, the words alone say it.
     #[must_use]
     pub fn has_dma_protection_disabled(&self) -> bool {
-        let says = |event: &Event| {
-            event.data.windows(DMA_DISABLED.len()).any(|w| w.eq_ignore_ascii_case(DMA_DISABLED))
-        };
-        self.events.iter().any(|event| event.pcr == 7 && event.kind == EFI_ACTION && says(event))
+        let says =
+            |bytes: &[u8]| bytes.windows(DMA_DISABLED.len()).any(|w| w.eq_ignore_ascii_case(DMA_DISABLED));
+        let is_action = |event: &&Event| event.pcr == 7 && event.kind == EFI_ACTION;
+        self.events.iter().filter(is_action).any(|event| says(&event.data))
+            || self.damage.as_ref().is_some_and(|damage| says(&damage.rest))
     }
 
     pub(super) fn of_pcr(&self, pcr: u32) -> impl Iterator<Item = &Event> {
@@ -106,7 +149,9 @@ impl EventLog {
     }
 }
 
-pub(super) fn extended(value: Hash, digest: &Hash) -> Hash {
+/// The value of a PCR after an event.
+#[must_use]
+pub fn extended(value: Hash, digest: &Hash) -> Hash {
     Sha256::new().chain_update(value).chain_update(digest).finalize().into()
 }
 

@@ -106,6 +106,19 @@ impl Measured {
         self.authority(program).is_some()
     }
 
+    /// Why the firmware does not start the program, with its hash as `db` and `dbx` know it; `None` where it starts it.
+    #[must_use]
+    pub fn refusal(&self, program: &Program<'_>) -> Option<String> {
+        if self.starts(program) {
+            return None;
+        }
+        let is_forbidden = signature_list::entries(&self.dbx)
+            .is_ok_and(|forbidden| forbidden.iter().any(|entry| allows(entry, program)));
+        let why = if is_forbidden { "dbx forbids it" } else { "db does not allow it" };
+        let hash: String = program.digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        Some(format!("{why} (SHA-256 {hash})"))
+    }
+
     /// What allows a driver of which only the hash is known.
     fn authority_of_hash(&self, hash: &Hash) -> Option<Hash> {
         let allowed = signature_list::entries(&self.db).ok()?;
@@ -185,14 +198,20 @@ fn authorities(log: &EventLog) -> Vec<Hash> {
     events.map(|event| event.digest).collect()
 }
 
+/// An error names the first PCR whose value does not follow from the events of the log.
+pub fn leads_to(log: &EventLog, values: &Values) -> Result<(), String> {
+    match SELECTED.iter().zip(values).find(|(pcr, value)| log.replay(**pcr) != **value) {
+        Some((pcr, _)) => {
+            Err(format!("the events in the firmware's log do not lead to the value of PCR {pcr}"))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Whether log and variables give the values that the TPM has now, but for lists that were appended to `db` and `dbx` since the start. What cannot
 /// be computed now cannot be predicted. Returns the first that differs.
 pub fn explain(log: &EventLog, now: &Measured, values: &Values) -> Result<(), String> {
-    for (pcr, value) in SELECTED.iter().zip(values) {
-        if log.replay(*pcr) != *value {
-            return Err(format!("the events in the firmware's log do not lead to the value of PCR {pcr}"));
-        }
-    }
+    leads_to(log, values)?;
     if !now.were_measured(log) {
         return Err("the firmware's variables do not lead to the value of PCR 7".to_owned());
     }

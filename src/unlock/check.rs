@@ -157,6 +157,10 @@ pub(crate) fn look(paths: &Paths, facts: &Facts, active: &Root) -> Result<Option
         }
         Err(e) => look.wrong.push(with_remedy(e)),
     }
+    if let Some(why) = EventLog::read(paths).as_ref().and_then(EventLog::damage) {
+        let message = format!("the firmware's log of its measurements cannot be read to its end: {why}");
+        look.doubtful.push(Error::new(Code::MeasurementsNotUnderstood, message).object("TPM"));
+    }
     match measurements(paths, &firmware) {
         Ok((text, start)) => {
             look.right.push(text);
@@ -302,18 +306,30 @@ pub(super) fn would_not(why: &str) -> Error {
 pub(super) fn measurements(paths: &Paths, firmware: &Firmware) -> Result<(String, Start)> {
     let mut values = open(paths)?.pcrs()?;
     let now = Measured::of(firmware)?;
-    let log = EventLog::read(paths)
-        .map_err(|e| would_not("the firmware's log of its measurements cannot be used").because(e))?;
+    let log = EventLog::read(paths);
+    if log.as_ref().is_some_and(EventLog::has_dma_protection_disabled) {
+        let why =
+            "the firmware says that DMA protection is disabled, and the initramfs reads no passphrase then";
+        return Err(would_not(why).with_hint("switch the IOMMU on in the firmware's setup (VT-d, AMD-Vi)"));
+    }
     // The next start is predicted from what the firmware has measured.
     let before = log.as_ref().and_then(|log| pcr::before_extended(log, &values, &seal::mark()));
     let is_closed = before.is_some();
     values = before.unwrap_or(values);
-    let text = match &log {
-        None => {
-            "the firmware has left no log of its measurements, so the next start cannot be predicted exactly"
-                .to_owned()
+    let damage = log.as_ref().and_then(EventLog::damage).map(str::to_owned);
+    // What is damaged may be of other PCRs, or after the last event.
+    let log = log.filter(|log| damage.is_none() || pcr::leads_to(log, &values).is_ok());
+    let text = match (&log, damage) {
+        (None, damage) => {
+            let has = match damage {
+                None => "the firmware has left no log of its measurements".to_owned(),
+                Some(why) => {
+                    format!("the firmware's log of its measurements cannot be read to its end ({why})")
+                }
+            };
+            format!("{has}, so the next start cannot be predicted exactly")
         }
-        Some(log) => explained(log, &now, &values)?,
+        (Some(log), _) => explained(log, &now, &values)?,
     };
     let text = if is_closed {
         format!("{text}; this start has asked for the recovery passphrase, and the TPM gives nothing to it")
@@ -329,11 +345,6 @@ fn explained(log: &EventLog, now: &Measured, values: &Values) -> Result<String> 
         let why =
             "the firmware's log does not say what allowed the programs and drivers of this start (PCR 7)";
         return Err(would_not(why));
-    }
-    if log.has_dma_protection_disabled() {
-        let why =
-            "the firmware says that DMA protection is disabled, and the initramfs reads no passphrase then";
-        return Err(would_not(why).with_hint("switch the IOMMU on in the firmware's setup (VT-d, AMD-Vi)"));
     }
     let authorities = if pcr::measures_authorities(log) { "also" } else { "not" };
     Ok(format!(

@@ -56,8 +56,11 @@ pub(crate) fn open_partitions(paths: &Paths) -> Result<Opened> {
     if !is(Variable::SECURE_BOOT, true)? || !is(Variable::SETUP_MODE, false)? {
         return Ok(Opened::Nothing("secure boot is off, or the firmware is in setup mode"));
     }
-    let log = EventLog::read(paths)
-        .map_err(|e| would_not("the firmware's log of its measurements cannot be read").because(e))?;
+    let log = EventLog::read(paths);
+    // The TPM judges the start by itself, not by the log.
+    if let Some(why) = log.as_ref().and_then(EventLog::damage) {
+        tracing::warn!("the firmware's log of its measurements cannot be read to its end: {why}");
+    }
     if log.is_some_and(|log| log.has_dma_protection_disabled()) {
         let why =
             "the firmware says that DMA protection is disabled, and no passphrase comes into the memory then";

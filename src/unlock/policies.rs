@@ -23,6 +23,9 @@ pub(crate) const FOLDER: &str = "policies.copal";
 const PREFIX: &str = "policies.";
 const SECOND: &str = ".policies.new";
 
+/// The encrypted passphrase, as releases before meta-balena 6.4.0 have it. Later ones leave the file until their first commit.
+pub(super) const OLDER: &str = "balena-luks.enc";
+
 /// What `TPM2_PolicyOR` takes.
 pub const MOST_BRANCHES: usize = 8;
 
@@ -136,6 +139,10 @@ impl Policies {
         let folder = self.top.join(SECOND);
         let list = if folder.is_dir() { self.read(&folder)? } else { List::default() };
         Ok(Some(list).filter(|list| !list.files.is_empty()))
+    }
+
+    pub(super) fn has_older_passphrase(&self) -> bool {
+        self.top.join(OLDER).is_file()
     }
 
     fn folders(&self) -> Result<Vec<PathBuf>> {

@@ -260,8 +260,12 @@ impl Files {
 
     fn must_start(&self, now: &Measured) -> Result<()> {
         for (name, program) in [release::LOADER, release::KERNEL].iter().zip(self.programs()) {
-            if !program.is_some_and(|program| now.starts(&program)) {
-                return Err(release::unfit(name, "the firmware would not start it"));
+            let why = match program {
+                Some(program) => now.refusal(&program),
+                None => Some("it is not a UEFI program, or is damaged".to_owned()),
+            };
+            if let Some(why) = why {
+                return Err(release::unfit(name, &format!("the firmware would not start it: {why}")));
             }
         }
         Ok(())

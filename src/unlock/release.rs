@@ -81,7 +81,7 @@ pub fn reasons(now: &Measured, read: Read<'_>) -> Vec<Error> {
     }
     let later = Measured { db, ..now.clone() };
     for (name, file) in [(LOADER, &loader), (KERNEL, &kernel)] {
-        found.extend(file.as_ref().and_then(|file| Some(unfit(name, not_started(&later, file)?))));
+        found.extend(file.as_ref().and_then(|file| Some(unfit(name, &not_started(&later, file)?))));
     }
     let signed = [
         (KERNEL, kernel.as_deref(), kernel_signature.as_deref()),
@@ -91,17 +91,17 @@ pub fn reasons(now: &Measured, read: Read<'_>) -> Vec<Error> {
     found
 }
 
-/// Why the firmware does not start the program.
-fn not_started(later: &Measured, file: &[u8]) -> Option<&'static str> {
+/// Why the firmware does not start the program. `later`: with the release's entries in `db`.
+fn not_started(later: &Measured, file: &[u8]) -> Option<String> {
     match Program::parse(file) {
-        None => Some("it is not a UEFI program, or is damaged"),
-        Some(program) if !program.is_aligned => {
-            Some("its length is not a multiple of 8, so tools and firmware would compute different hashes")
-        }
-        Some(program) if !later.starts(&program) => Some(
-            "the firmware would not start it: neither its db nor the release's db.esl allows it, or dbx forbids it",
+        None => Some("it is not a UEFI program, or is damaged".to_owned()),
+        Some(program) if !program.is_aligned => Some(
+            "its length is not a multiple of 8, so tools and firmware would compute different hashes"
+                .to_owned(),
         ),
-        Some(_) => None,
+        Some(program) => later
+            .refusal(&program)
+            .map(|why| format!("the firmware would not start it, also with the release's db.esl: {why}")),
     }
 }
 

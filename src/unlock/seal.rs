@@ -9,6 +9,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::policies::{self, List, MOST_BRANCHES, Policies};
 use crate::error::{Code, Error, Result};
+use crate::measurements::event_log::extended;
 use crate::measurements::{SELECTED, Values};
 use crate::tpm::Tpm;
 use crate::tpm::policy::{self, Digest};
@@ -45,6 +46,15 @@ fn two_passphrases() -> Error {
         "the TPM has two passphrases, in its indices 0x{INDEX:x} and 0x{SPARE:x}, and not both open all encrypted partitions"
     );
     Error::new(Code::WouldNotUnlock, message).object("TPM")
+}
+
+/// Before meta-balena 6.4.0, a key of the TPM encrypted the passphrase, with a policy that had PCRs 0 to 3 before 5.2.3.
+fn outdated() -> Error {
+    let message = format!(
+        "the passphrase of the disk is in the file {}, and not in the memory of the TPM: this device was encrypted by a release before 6.4.0",
+        policies::OLDER
+    );
+    Error::new(Code::EncryptionOutdated, message).object(policies::OLDER)
 }
 
 /// Opens the disk at a start, and [settles](settle) a spare before any program of the disk can ask the TPM. `takes`: whether all encrypted partitions
@@ -92,6 +102,9 @@ pub fn read_any(tpm: &mut Tpm, policies: &Policies) -> Result<Sealed> {
     for index in [INDEX, SPARE] {
         let Some(public) = tpm.public(index)? else {
             if index == INDEX {
+                if policies.has_older_passphrase() {
+                    return Err(outdated());
+                }
                 why.push(format!("the TPM has no index 0x{index:x}"));
             }
             continue;
@@ -144,9 +157,10 @@ pub fn mark() -> Digest {
 /// Until the next start, the TPM gives nothing. Before the recovery passphrase is asked for: an attacker who has changed the disk may answer with a passphrase
 /// of their own, and start a system of their own.
 pub fn close(tpm: &mut Tpm) -> Result<()> {
-    let before = tpm.pcrs()?;
+    let [.., before] = tpm.pcrs()?;
     tpm.extend(7, &mark())?;
-    if tpm.pcrs()? == before {
+    let [.., after] = tpm.pcrs()?;
+    if after != extended(before, &mark()) {
         return Err(Error::new(Code::TpmUnusable, "the TPM does not change PCR 7").object("TPM"));
     }
     Ok(())

@@ -26,6 +26,10 @@ fn programs() -> (Vec<u8>, Vec<u8>) {
     (stub, kernel)
 }
 
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// A program that the firmware's `dbx` forbids.
 pub(crate) fn forbidden() -> Vec<u8> {
     [&programs().0[..], b"forbidden"].concat()[..].iter().copied().chain([0; 7]).collect()
@@ -216,6 +220,13 @@ fn what_secure_boot_cannot_have_is_refused_with_firmware_tpm_and_disk_as_they_we
     let (target, requests, state) =
         (used_disk(dir.join("target"), 160), dir.join("requests"), dir.join("tpm"));
     std::fs::create_dir(&state).unwrap();
+    // The certificate of someone else, as far as it counts here, in a list of its own.
+    let certificate = [5; 100];
+    let fingerprint = hex(&Sha256::digest(certificate));
+    let sizes = [28 + 16 + 100u32, 0, 16 + 100].map(u32::to_le_bytes);
+    let certificates =
+        [&Guid::X509.bytes()[..], sizes.as_flattened(), &Guid::GLOBAL.bytes(), &certificate].concat();
+    std::fs::write(dir.join("certificate.esl"), certificates).unwrap();
     let log = include_bytes!("../uefi/logs/ovmf-2025.02-user-mode.gz");
     let log_file = dir.join("log.gz");
     std::fs::write(&log_file, log).unwrap();
@@ -257,6 +268,17 @@ fn what_secure_boot_cannot_have_is_refused_with_firmware_tpm_and_disk_as_they_we
     # A firmware that keeps nothing.
     mount -o remount,bind,ro /sys/firmware; try read-only; mount -o remount,bind,rw /sys/firmware
     sed -i -e /CONFIG_PATH/d -e /BOOTLOADER_CONFIG=/d /etc/resin-init-flasher.conf; try no-config-path
+    USER_MODE
+    cat /test/certificate.esl >>$variables/db-$database; try certificate-of-another
+    USER_MODE
+    echo '{"installer": {"secureboot": true, "db_certificates": ["abc"]}}' >/mnt/boottmp/config.json; try odd-fingerprint
+    USER_MODE
+    { printf '\47\0\0\0'; cat $keys/db-loader.esl; } >$variables/dbx-$database; try forbidden-loader
+    USER_MODE
+    cat /test/certificate.esl /test/forbidden.esl >>$variables/db-$database
+    echo '{"installer": {"secureboot": true, "db_certificates": ["FINGERPRINT"]}}' >/mnt/boottmp/config.json
+    copal flash --plan --conf /etc/resin-init-flasher.conf --image /test/os.img.gz >/host/second-plan 2>&1
+    restore
     # PCR 2 is that of a start with a driver.
     tell_tpm /test/driver; try unknown-driver
     USER_MODE
@@ -273,9 +295,13 @@ fn what_secure_boot_cannot_have_is_refused_with_firmware_tpm_and_disk_as_they_we
         .on(guest)
         .tpm(&state)
         .file(&log_file, "/test/log.gz")
+        .file(&dir.join("certificate.esl"), "/test/certificate.esl")
         .disk(Disk::Nvme, &target, "TARGET")
         .logged(&requests)
-        .script(&format!("{BEGIN}{FIRMWARE}{TRY}{}", script.replace("USER_MODE", USER_MODE)))
+        .script(&format!(
+            "{BEGIN}{FIRMWARE}{TRY}{}",
+            script.replace("USER_MODE", USER_MODE).replace("FINGERPRINT", &fingerprint)
+        ))
         .run(LIMIT);
     println!("took {:?}\n{}", outcome.took, outcome.console);
     let (state_unfit, files, variable) =
@@ -318,6 +344,9 @@ fn what_secure_boot_cannot_have_is_refused_with_firmware_tpm_and_disk_as_they_we
         ("no-tpm", 3, "tpm-unusable"),
         ("read-only", 3, variable),
         ("no-config-path", 3, files),
+        ("certificate-of-another", 3, state_unfit),
+        ("odd-fingerprint", 3, "config-json-invalid"),
+        ("forbidden-loader", 3, state_unfit),
         ("unknown-driver", 3, "measurements-not-understood"),
         ("unknown-driver-of-a-locked-device", 3, "measurements-not-understood"),
         ("no-dma-protection", 3, state_unfit),
@@ -342,8 +371,10 @@ fn what_secure_boot_cannot_have_is_refused_with_firmware_tpm_and_disk_as_they_we
         ("two-kernels", "more than once"),
         ("odd-length", "no multiple of 8"),
         ("no-program", "no program of UEFI"),
-        ("loader-not-allowed", "do not allow"),
-        ("forbidden", "do not allow"),
+        ("loader-not-allowed", "db does not allow it"),
+        ("forbidden", "dbx forbids it"),
+        ("certificate-of-another", &fingerprint),
+        ("forbidden-loader", &hex(&Program::parse(&board.loader).unwrap().digest)),
         ("not-as-measured", "PCR 7"),
         ("other-log", "PCR 0"),
         ("cut-off-log", "cut off"),
@@ -364,6 +395,10 @@ fn what_secure_boot_cannot_have_is_refused_with_firmware_tpm_and_disk_as_they_we
         ["secure boot: the medium's keys are enrolled, PK last", "PCR 7", "balena-efi", "at the next start"]
     {
         assert!(plan.contains(words), "{words}: {plan}");
+    }
+    let second_plan = outcome.file("second-plan");
+    for sha256 in [&fingerprint, &hex(&Program::parse(&forbidden()).unwrap().digest)] {
+        assert!(second_plan.contains(&format!("{sha256}, also in db")), "{sha256}: {second_plan}");
     }
     let written = writelog::read(&requests).iter().filter(|r| !r.data.is_empty() || r.discard).count();
     assert_eq!(written, 0);

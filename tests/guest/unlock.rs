@@ -141,10 +141,28 @@ fn the_partitions_of_one_disk_are_opened_or_none() {
     try encrypted-with-nothing
     cat /tmp/data >/dev/nvme0n1p6; try right-at-last
     put_into 0x1500001 /test/secret; try as-an-older-copal
+    mkdir -p /sys/kernel/security/tpm0
+    log=/sys/kernel/security/tpm0/binary_bios_measurements
+    : >$log; try empty-log
+    head -c -60 /test/action.log >$log; try damaged-log
+    { cat /test/action.log; echo; } >$log; try no-dma-protection-in-a-damaged-log
+    rm $log
+    # As before LUKS2; a recovery that an older copal began has put another key beside the first one.
+    for number in 2 3 4 5 6; do
+        node=/dev/nvme0n1p$number
+        label=$(lsblk -nro PARTLABEL $node)
+        cryptsetup luksFormat -q --type luks1 --pbkdf-force-iterations 1000 --key-file /test/secret $node
+        cryptsetup luksAddKey -q --pbkdf-force-iterations 1000 --key-file /test/secret $node /test/theirs
+        cryptsetup open --key-file /test/secret $node new
+        mkfs.ext4 -q -L $label /dev/mapper/new
+        cryptsetup close new
+    done
+    try first-version
+    put_into 0x1500001 /test/theirs; try two-that-open-all
+    cryptsetup luksRemoveKey -q /dev/nvme0n1p6 /test/theirs
     put_into 0x1500001 /test/theirs; try two-passphrases
     tell_tpm /test/driver; try another-card
-    mkdir -p /sys/kernel/security/tpm0
-    cp /test/action.log /sys/kernel/security/tpm0/binary_bios_measurements; try no-dma-protection
+    cp /test/action.log $log; try no-dma-protection
     "#;
     let start: Vec<u8> = of_firmware().into_iter().flat_map(|digest| extend(7, digest)).collect();
     let outcome = tpm2(modules(guest))
@@ -182,6 +200,11 @@ fn the_partitions_of_one_disk_are_opened_or_none() {
         refused("encrypted-with-nothing"),
         opened("right-at-last"),
         opened("as-an-older-copal"),
+        opened("empty-log"),
+        opened("damaged-log"),
+        refused("no-dma-protection-in-a-damaged-log"),
+        opened("first-version"),
+        opened("two-that-open-all"),
         refused("two-passphrases"),
         refused("another-card"),
         refused("no-dma-protection"),

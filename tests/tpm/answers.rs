@@ -1,13 +1,16 @@
 //! What goes over the wire, and answers that are damaged, or not from the TPM that was asked.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use copal::error::Code;
 use copal::tpm::store::INDEX;
 use copal::tpm::{Tpm, policy};
+use copal::unlock::seal;
 use proptest::prelude::*;
 
 use crate::kit::emulated_tpm::Emulated;
@@ -165,6 +168,35 @@ fn an_answer_that_was_changed_on_the_way_is_not_taken() {
         assert_eq!(changed, 1, "{at}");
     }
     assert_eq!(emulated.tpm().unlock(INDEX, &[now]).unwrap().bytes(), &SECRET);
+}
+
+/// `TPM2_PCR_Read`.
+const PCR_READ: u32 = 0x17e;
+
+#[test]
+fn a_tpm_is_closed_only_if_pcr_7_has_the_value_that_follows() {
+    let Some(emulated) = Emulated::new("a_tpm_is_closed_only_if_pcr_7_has_the_value_that_follows") else {
+        return;
+    };
+    seal::close(&mut emulated.tpm()).unwrap();
+    let unchanged = |seen: &mut BTreeMap<Vec<u8>, Vec<u8>>, command: &[u8], answer: &mut Vec<u8>| {
+        if command[6..10] == PCR_READ.to_be_bytes() {
+            answer.clone_from(seen.entry(command.to_vec()).or_insert_with(|| answer.clone()));
+        }
+    };
+    between(&emulated, BTreeMap::new(), unchanged, |mut tpm| {
+        assert_eq!(seal::close(&mut tpm).unwrap_err().code(), Code::TpmUnusable);
+    });
+    let other = |reads: &mut u32, command: &[u8], answer: &mut Vec<u8>| {
+        if command[6..10] == PCR_READ.to_be_bytes() {
+            *reads += 1;
+            *answer.last_mut().unwrap() ^= u8::from(*reads == 8);
+        }
+    };
+    let reads = between(&emulated, 0, other, |mut tpm| {
+        assert_eq!(seal::close(&mut tpm).unwrap_err().code(), Code::TpmUnusable);
+    });
+    assert_eq!(reads, 8, "the last one is that of PCR 7");
 }
 
 /// A TPM that gives these answers, one after the other, whatever it is asked.

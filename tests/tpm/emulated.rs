@@ -3,6 +3,8 @@
 use copal::error::Code;
 use copal::tpm::policy::{self, Digest};
 use copal::tpm::store::{INDEX, SPARE};
+use copal::unlock::policies::{List, Policies};
+use copal::unlock::seal;
 
 use crate::kit::emulated_tpm::{Emulated, no_password};
 
@@ -63,6 +65,28 @@ fn any_of_two_to_eight_branches_gives_it() {
     let foreign: Vec<Digest> = (1..=2).map(never).collect();
     tpm.store(SPARE, &policy::any(&foreign), &(&SECRET).into()).unwrap();
     assert!(tpm.unlock(SPARE, &foreign).is_err());
+}
+
+#[test]
+fn a_passphrase_of_before_the_index_is_named_and_the_remedy_too() {
+    let Some(emulated) = Emulated::new("a_passphrase_of_before_the_index_is_named_and_the_remedy_too") else {
+        return;
+    };
+    let partition = tempfile::tempdir().unwrap();
+    let (mut tpm, policies) = (emulated.tpm(), Policies::at(partition.path().to_owned()));
+    assert_eq!(seal::read(&mut tpm, &policies).unwrap_err().code(), Code::WouldNotUnlock);
+    // As releases before 6.4.0 leave it.
+    std::fs::write(partition.path().join("balena-luks.enc"), [3; 256]).unwrap();
+    std::fs::write(partition.path().join("balena-luks.ctx"), [4; 64]).unwrap();
+    let e = seal::read(&mut tpm, &policies).unwrap_err();
+    assert_eq!(e.code(), Code::EncryptionOutdated);
+    assert!(e.hint().contains("6.4.0 to 8.0.2"), "{e}");
+    // Such a release, after the update that has made the index: the file stays there until the commit.
+    let met = policy::pcr(&tpm.pcrs().unwrap());
+    let list = List::of(&[met], &List::default(), &tpm.pcrs().unwrap());
+    policies.write_current(&list).unwrap();
+    tpm.store(INDEX, &list.policy(), &(&SECRET).into()).unwrap();
+    assert_eq!(seal::read(&mut tpm, &policies).unwrap().secret.bytes(), &SECRET);
 }
 
 #[test]

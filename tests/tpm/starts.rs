@@ -143,7 +143,8 @@ fn a_start_that_asks_for_the_recovery_passphrase_gets_nothing_from_the_tpm() {
     seal::close(&mut device.emulated.tpm()).unwrap();
     assert_eq!(read(&device).unwrap_err().code().as_str(), "would-not-unlock");
     // What was measured before it is known from the log.
-    let firmware = EventLog { events: vec![Event { pcr: 7, kind: 4, digest: [3; 32], data: Vec::new() }] };
+    let mut firmware = EventLog::default();
+    firmware.events.push(Event { pcr: 7, kind: 4, digest: [3; 32], data: Vec::new() });
     let measured = firmware.replay(7);
     let extended = |value: [u8; 32]| -> [u8; 32] { Sha256::digest([value, seal::mark()].concat()).into() };
     let of = |pcr7| pcr::before_extended(&firmware, &[[0; 32], [1; 32], [2; 32], pcr7], &seal::mark());

@@ -254,6 +254,41 @@ fn a_log_that_is_none_is_refused() {
     assert!(EventLog::parse(&[&whole[..], &[0; 7]].concat()).is_err());
 }
 
+#[test]
+fn what_is_damaged_takes_nothing_from_what_is_before() {
+    let whole = unpacked(LOGS[0].1);
+    let (log, values) = (EventLog::parse(&whole).unwrap(), LOGS[0].2.map(value));
+    assert_eq!(log.damage(), None);
+    assert_eq!(EventLog::beginning(&[]).damage(), Some("it is empty"));
+    for len in (0..whole.len()).step_by(997) {
+        let cut = EventLog::beginning(&whole[..len]);
+        assert!(cut.damage().is_some() && log.events.starts_with(&cut.events), "{len}");
+        assert!(pcr::leads_to(&cut, &values).is_err() || len > whole.len() / 2, "{len}");
+    }
+    // All that counts is there.
+    let longer = EventLog::beginning(&[&whole[..], &[0xff; 40]].concat());
+    assert_eq!((longer.events.len(), longer.damage().is_some()), (log.events.len(), true));
+    assert_eq!(pcr::leads_to(&longer, &values), Ok(()));
+
+    // The event that ends each start: before the damage, and in it.
+    let action: Vec<u8> = [7, 0x8000_0007, 1u32]
+        .iter()
+        .flat_map(|n| n.to_le_bytes())
+        .chain([0x0b, 0])
+        .chain([0; 32])
+        .chain(23u32.to_le_bytes())
+        .chain(*b"DMA Protection Disabled")
+        .collect();
+    let with_action = [&whole[..], &action, &[0xff; 40]].concat();
+    let read = EventLog::beginning(&with_action);
+    assert_eq!(read.events.len(), log.events.len() + 1);
+    assert!(read.has_dma_protection_disabled() && read.damage().is_some());
+    let behind = EventLog::beginning(&[&whole[..], &[0xff; 40], &action].concat());
+    assert_eq!(behind.events.len(), log.events.len());
+    assert!(behind.has_dma_protection_disabled());
+    assert!(!longer.has_dma_protection_disabled());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
 

@@ -66,7 +66,10 @@ fn a_start_is_unlocked_by_the_policy_of_its_programs_and_variables() {
     let with_log = |start: &Start| {
         let digests = [[0; 32]; 5].into_iter().chain(pcr::between(None));
         let event = |digest| Event { pcr: 7, kind: 4, digest, data: Vec::new() };
-        Start { log: Some(EventLog { events: digests.map(event).collect() }), ..start.clone() }
+        Start {
+            log: Some(EventLog { events: digests.map(event).collect(), ..EventLog::default() }),
+            ..start.clone()
+        }
     };
     assert_eq!(of(&with_log(&start), &[silent]), NextStart::Unlocks);
     assert_eq!(of(&with_log(&start), &[measured]), NextStart::DoesNotUnlock);

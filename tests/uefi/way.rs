@@ -41,8 +41,8 @@ fn starts(now: &Measured, pair: &Pair<'_>) -> Vec<(&'static str, Start)> {
     speaking.extend([[5; 32], [6; 32]].map(|digest| event(0x8000_00e0, digest)));
     vec![
         ("no log", start(None, values[1])),
-        ("silent", start(Some(EventLog { events: silent }), [0; 32])),
-        ("speaking", start(Some(EventLog { events: speaking }), [0; 32])),
+        ("silent", start(Some(EventLog { events: silent, ..EventLog::default() }), [0; 32])),
+        ("speaking", start(Some(EventLog { events: speaking, ..EventLog::default() }), [0; 32])),
     ]
 }
 

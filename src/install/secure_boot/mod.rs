@@ -19,6 +19,7 @@ use crate::config::flasher_conf::FlasherConf;
 use crate::config::paths::Paths;
 use crate::disk::partition::of_bytes;
 use crate::error::{Code, Error, Result};
+use crate::image::digest::Digest256;
 use crate::luks::recovery;
 use crate::measurements::{EventLog, Measured, pcr};
 use crate::tpm::policy::{self, Digest};
@@ -52,6 +53,9 @@ pub struct Summary {
     pub decision: Decision,
     /// SHA-256 of the lists that the variables of the firmware have afterwards.
     pub keys: Vec<Enrolled>,
+    /// What `db` of the firmware allows besides, if the keys are enrolled already: hashes of programs, and fingerprints of certificates that the
+    /// owner allows, both SHA-256.
+    pub others: Vec<String>,
     /// Of the next start: without authorities, with the authorities of loader and kernel, and with the drivers' before these.
     #[serde(serialize_with = "hexadecimal")]
     pub pcr7: Vec<Digest>,
@@ -72,6 +76,9 @@ impl fmt::Display for Summary {
         writeln!(f, "        secure boot: {what}")?;
         for Enrolled { variable, sha256 } in &self.keys {
             writeln!(f, "        {variable:>6}  {sha256}")?;
+        }
+        for sha256 in &self.others {
+            writeln!(f, "        {:>6}  {sha256}, also in db", "")?;
         }
         self.pcr7
             .iter()
@@ -182,7 +189,10 @@ impl SecureBoot {
 
         let values = tpm.pcrs()?;
         let now = Measured::of(&firmware)?;
-        let log = EventLog::read(paths).map_err(|e| not_understood("its log cannot be used").because(e))?;
+        let log = EventLog::read(paths);
+        if let Some(why) = log.as_ref().and_then(EventLog::damage) {
+            return Err(not_understood(&format!("its log cannot be used: {why}")));
+        }
         match &log {
             Some(log) => pcr::explain(log, &now, &values).map_err(|why| not_understood(&why))?,
             None => tracing::warn!(
@@ -227,22 +237,33 @@ impl SecureBoot {
             later.db = append(&append(&keys.loader, &keys.kernel)?, &drivers)?;
             (later.pk, later.kek) = (keys.pk.clone(), keys.kek.clone());
         }
+        let others =
+            if enrols { Vec::new() } else { others(&later.db, &keys, &config.installer_db_certificates()?)? };
         let loader = firmware_program(&programs.loader, "the image's loader")?;
         let kernel = firmware_program(&programs.kernel, "the stage-2 kernel")?;
-        let pcr7 = pcr::branches(&later, &pcr::between(log.as_ref()), &started, &[&loader, &kernel]).ok_or_else(|| match decision {
-            Decision::EnrolKeys => programs::invalid("balena-keys", "its lists do not allow the image's loader and the medium's stage-2 kernel"),
-            Decision::KeysAreEnrolled => cannot_be("the firmware's db does not allow the image's loader and the medium's stage-2 kernel, or dbx forbids them"),
-        })?;
+        for (what, program) in [("image's loader", &loader), ("medium's stage-2 kernel", &kernel)] {
+            if let Some(why) = later.refusal(program) {
+                return Err(match decision {
+                    Decision::EnrolKeys => {
+                        programs::invalid("balena-keys", &format!("with its lists, the firmware would not start the {what}: {why}"))
+                    }
+                    Decision::KeysAreEnrolled => cannot_be(&format!("the firmware would not start the {what}: {why}"))
+                        .with_hint("use a medium of the release that was installed last, or of a later one; or clear the keys in the firmware's setup"),
+                });
+            }
+        }
+        let pcr7 = pcr::branches(&later, &pcr::between(log.as_ref()), &started, &[&loader, &kernel])
+            .ok_or_else(|| {
+                Error::internal("the firmware starts both programs, and has nothing that allows them")
+            })?;
         let pcr2 = if with_drivers { pcr2 } else { without_drivers };
         let branches: Vec<Digest> = pcr7.iter().map(|pcr7| policy::pcr(&[pcr0, pcr2, pcr3, *pcr7])).collect();
         let policies = List::of(&branches, &List::default(), &[pcr0, pcr2, pcr3, [0; 32]]);
-        let list = |variable, lists: &[u8]| Enrolled {
-            variable,
-            sha256: hex(&crate::image::digest::Digest256::of(lists).0),
-        };
+        let list = |variable, lists: &[u8]| Enrolled { variable, sha256: hex(&Digest256::of(lists).0) };
         let summary = Summary {
             decision,
             keys: vec![list("PK", &later.pk), list("KEK", &later.kek), list("db", &later.db)],
+            others,
             pcr7,
         };
         Ok(SecureBoot { firmware, keys, programs, drivers, db: later.db, policies, summary })
@@ -402,6 +423,37 @@ impl SecureBoot {
 fn open(paths: &Paths) -> Result<Tpm> {
     Tpm::open(paths)?
         .ok_or_else(|| Error::new(Code::TpmFailed, "the TPM has gone (/dev/tpmrm0)").object("TPM"))
+}
+
+/// What `db` has that the medium does not. Hashes are accepted, for each update appends those of its release. The owner of a certificate's key can
+/// sign programs that the TPM's policy takes, where the firmware does not measure what allowed them.
+fn others(db: &[u8], keys: &Keys, allowed: &[String]) -> Result<Vec<String>> {
+    let entries = |lists| {
+        signature_list::entries(lists).map_err(|why| {
+            Error::new(Code::FirmwareVariableFailed, format!("cannot read db: {why}")).object("db")
+        })
+    };
+    let own = [entries(&keys.loader)?, entries(&keys.kernel)?].concat();
+    let mut found = Vec::new();
+    for entry in entries(db)? {
+        if own.iter().any(|one| (one.kind, one.data()) == (entry.kind, entry.data())) {
+            continue;
+        }
+        let is_hash = entry.kind == Guid::SHA256.bytes();
+        let sha256 = if is_hash { hex(entry.data()) } else { hex(&Digest256::of(entry.data()).0) };
+        if !is_hash && !allowed.contains(&sha256) {
+            let message = format!(
+                "cannot install: the firmware's db has a certificate that the medium does not have; its SHA-256 fingerprint is {sha256}"
+            );
+            return Err(Error::new(Code::SecureBootStateUnfit, message).object("db").with_hint(
+                "clear the keys in the firmware's setup, so that it is in setup mode, and start the medium again; or allow the certificate with installer.db_certificates in config.json",
+            ));
+        }
+        if !found.contains(&sha256) {
+            found.push(sha256);
+        }
+    }
+    Ok(found)
 }
 
 fn not_understood(why: &str) -> Error {
