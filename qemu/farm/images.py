@@ -532,6 +532,9 @@ def release(board: Board, name: str, boot: Path, programs: Path, signed: Path | 
         tree.folder("mnt/efi")
         for end in ("", ".sig"):
             tree.file(f"boot/{secure.STAGE2}{end}", signed / name / f"{secure.STAGE2}{end}", 0o644)
+        if name not in UNLOCKED_BY_SCRIPTS:
+            # The Yocto layer's mark: both of its initramfs have `copal unlock`.
+            tree.file("boot/copal-unlock", "")
         # Not the units: systemd reads them before that disk is mounted.
         for path in ENGINE_PROGRAMS:
             tree.link(path, f"/{ENGINE_AT}/{path}")

@@ -9,6 +9,7 @@ COPAL_UPDATE_VARIABLES = "\
     COPAL_DEVICE_TREE_REQUIRED \
     COPAL_DEVICE_TREE_DEFAULT \
     COPAL_CARRY_BOOT \
+    COPAL_ACCEPT_LOADER_KEY \
 "
 
 # Keys of update.conf, by the variable: what each word of the value may be. The program has the same.
@@ -16,6 +17,7 @@ COPAL_UPDATE_WORDS[COPAL_ALWAYS_READ_SLOT] = "A B"
 COPAL_UPDATE_WORDS[COPAL_DEVICE_TREE_KEYS] = "custom_fdt_file overlay_files fdt_file fdtfile fdtofile uboot_overlay_addr FDT device_tree dtoverlay"
 COPAL_UPDATE_WORDS[COPAL_DEVICE_TREE_PLACE] = "root boot-first boot"
 COPAL_UPDATE_WORDS[COPAL_DEVICE_TREE_REQUIRED] = "0 1"
+COPAL_UPDATE_WORDS[COPAL_ACCEPT_LOADER_KEY] = "0 1"
 
 COPAL_UPDATE_CONF = "${D}${sysconfdir}/copal/update.conf"
 

@@ -55,7 +55,7 @@ pub(super) struct RecoverArgs {
 pub(super) fn run_recover(args: &RecoverArgs, ui: &Ui) -> Result<()> {
     refuse_without_root("copal recover", Path::new("/"))?;
     let paths = Paths::default();
-    limits::no_core_dumps();
+    limits::forbid_core_dumps();
     let lock = Lock::take(&paths, "copal recover", Work::BootState)?;
     let done = unlock::recover(&paths, &|| passphrase(&args.passphrase_file))?;
     lock.release();

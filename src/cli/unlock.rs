@@ -19,7 +19,7 @@ Exit codes:
 
 pub(super) fn run_unlock(ui: &Ui) -> Result<()> {
     refuse_without_root("copal unlock", Path::new("/"))?;
-    limits::no_core_dumps();
+    limits::forbid_core_dumps();
     ui.text(&match unlock::open_partitions(&Paths::default())? {
         Opened::Partitions(names) => format!("{} encrypted partitions are open\n", names.len()),
         Opened::Nothing(why) => format!("nothing is unlocked: {why}\n"),

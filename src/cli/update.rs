@@ -59,6 +59,12 @@ pub(super) struct UpdateArgs {
     #[arg(long)]
     force: bool,
 
+    /// Take a release whose loader has another key
+    ///
+    /// A power cut meanwhile leaves a device that does not start.
+    #[arg(long)]
+    accept_loader_key: bool,
+
     /// Run in this process, not as a job of systemd
     #[arg(long = "no-daemon", action = ArgAction::SetFalse)]
     as_job: bool,
@@ -75,8 +81,8 @@ pub(super) fn run_update(args: &UpdateArgs, ui: &Ui) -> Result<()> {
         (None, None) => return Err(Error::new(Code::Usage, "--file or --image is needed")),
     };
     refuse_without_root("copal update", Path::new("/"))?;
-    let UpdateArgs { hooks, recover, reboot, force, .. } = *args;
-    let spec = UpdateSpec { source, hooks, recover, reboot, force };
+    let UpdateArgs { hooks, recover, reboot, force, accept_loader_key, .. } = *args;
+    let spec = UpdateSpec { source, hooks, recover, reboot, force, accept_loader_key };
     run(&spec, &Paths::default(), "copal update", args.as_job, ui)
 }
 

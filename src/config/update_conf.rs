@@ -23,14 +23,17 @@ const DEVICE_TREE_REQUIRED: &str = "DEVICE_TREE_REQUIRED";
 const DEVICE_TREE_DEFAULT: &str = "DEVICE_TREE_DEFAULT";
 /// Other files of the boot folder, separated by blanks, that an update carries into the new one.
 const CARRY_BOOT: &str = "CARRY_BOOT";
+/// `1`: an update may change the key of the loader, although a power cut meanwhile leaves a device that does not start. `0`, the default: it is refused.
+const ACCEPT_LOADER_KEY: &str = "ACCEPT_LOADER_KEY";
 /// In the order of the documentation.
-pub const KEYS: [&str; 6] = [
+pub const KEYS: [&str; 7] = [
     ALWAYS_READ_SLOT,
     DEVICE_TREE_KEYS,
     DEVICE_TREE_PLACE,
     DEVICE_TREE_REQUIRED,
     DEVICE_TREE_DEFAULT,
     CARRY_BOOT,
+    ACCEPT_LOADER_KEY,
 ];
 
 /// A setting on the boot partition that names device trees or overlays.
@@ -128,6 +131,7 @@ pub struct UpdateConf {
     pub device_tree_default: Option<PathBuf>,
     /// Plain paths below the boot folder.
     pub carry_boot: Vec<PathBuf>,
+    pub accept_loader_key: bool,
 }
 
 impl Default for UpdateConf {
@@ -139,6 +143,7 @@ impl Default for UpdateConf {
             device_tree_required: false,
             device_tree_default: None,
             carry_boot: Vec::new(),
+            accept_loader_key: false,
         }
     }
 }
@@ -173,6 +178,7 @@ impl UpdateConf {
         let switch = [("0", false), ("1", true)];
         conf.device_tree_required =
             one_of(&raw, DEVICE_TREE_REQUIRED, "0 or 1", &switch)?.unwrap_or_default();
+        conf.accept_loader_key = one_of(&raw, ACCEPT_LOADER_KEY, "0 or 1", &switch)?.unwrap_or_default();
         let path = |key, word| {
             plain_path(word).ok_or_else(|| {
                 let what = format!("`{}` is not a plain path", shown(word));

@@ -102,6 +102,7 @@ pub(super) fn update(source: &str, options: CallOptions) -> Result<JobRequest, D
         recover: options.flag("recover", default.recover)?,
         reboot: options.flag("reboot", default.reboot)?,
         force: options.flag("force", default.force)?,
+        accept_loader_key: options.flag("accept_loader_key", default.accept_loader_key)?,
         ..default
     };
     let credentials: Option<String> = options.take("credentials")?;
@@ -185,6 +186,7 @@ mod tests {
                 ("recover", false.into()),
                 ("reboot", true.into()),
                 ("force", true.into()),
+                ("accept_loader_key", true.into()),
                 ("environment", environment.into()),
                 ("credentials", "{}".into()),
                 ("program", "hostapp-update".into()),
@@ -193,7 +195,14 @@ mod tests {
         )
         .unwrap();
         let source = Source::Reference("a".into());
-        let expected = UpdateSpec { source, hooks: false, recover: false, reboot: true, force: true };
+        let expected = UpdateSpec {
+            source,
+            hooks: false,
+            recover: false,
+            reboot: true,
+            force: true,
+            accept_loader_key: true,
+        };
         assert_eq!(request.spec, Spec::Update(expected));
         assert_eq!(request.token.as_deref(), Some("abc"));
         assert_eq!(

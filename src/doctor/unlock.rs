@@ -16,6 +16,21 @@ pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
     look.wrong.iter().for_each(|e| found.problem(e));
     look.next_start.iter().for_each(|e| found.problem(e));
     look.doubtful.iter().for_each(|e| found.warn(e.message(), e.hint()));
+    match unlock::encryption(facts, &roots.active) {
+        Ok(partitions) => partitions.into_iter().for_each(|partition| match partition {
+            Ok(text) => found.ok(text),
+            Err(e) => found.problem(&e),
+        }),
+        Err(e) => found.problem(&e),
+    }
+    match unlock::signatures(patient.paths, &patient.paths.active()) {
+        Ok(text) => found.ok(text),
+        Err(e) => found.problem(&e),
+    }
+    found.ok(match unlock::why_scripts_may_unlock(patient.paths) {
+        None => "each start has `copal unlock` in its initramfs: a commit drops the policies of starts that are past".to_owned(),
+        Some(why) => format!("scripts may unlock the disk at a start, so policies of starts that are past are kept: {why}"),
+    });
     match unlock::pending_lists(patient.paths) {
         Ok(0) => {}
         Ok(count) => found.ok(format!(

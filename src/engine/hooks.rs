@@ -36,14 +36,14 @@ enum Event {
 }
 
 impl Engine {
-    /// Runs `hostapp-update-hooks` in a privileged container of `image`, without a time limit. `said` gets each output line. Returns the exit
+    /// Runs `hostapp-update-hooks` in a privileged container of `image`, without a time limit. `more`: variables of its environment. `said` gets each output line. Returns the exit
     /// status. The container is removed in any case, and its processes are ended.
-    pub fn run_hooks(&self, image: &Image, said: &mut dyn FnMut(&str)) -> Result<i64> {
+    pub fn run_hooks(&self, image: &Image, more: &[&str], said: &mut dyn FnMut(&str)) -> Result<i64> {
         let what = format!("cannot run the hooks of the image {} in a container", image.reference);
         let texts = |list: &[&str]| Some(list.iter().map(|&s| s.to_owned()).collect());
         let body = || ContainerCreateBody {
             cmd: texts(&["hostapp-update-hooks"]),
-            env: texts(&["DURING_UPDATE=1"]),
+            env: texts(&[&["DURING_UPDATE=1"], more].concat()),
             attach_stdout: Some(true),
             attach_stderr: Some(true),
             host_config: Some(HostConfig {

@@ -224,6 +224,9 @@ codes! {
     SecureBootStateUnfit = "secure-boot-state-unfit", "put the firmware into setup mode, or change installer.secureboot in config.json", never_after_write;
     /// Secure boot is on, and the firmware or the loader would not start the new release. It was not selected.
     ReleaseNotAllowed = "release-not-allowed", "update to a release that is signed for this device's keys";
+    /// The loader of the new release has another key than that of the running one, so that a power cut in the update would leave a device that does not
+    /// start. The running system is still selected.
+    LoaderKeyChanged = "loader-key-changed", "where the power cannot fail, update with --accept-loader-key, or with ACCEPT_LOADER_KEY=1 in update.conf";
     /// The next start of this device would not unlock its encrypted disk, or a change of its policy failed. The old way to unlock it was left.
     WouldNotUnlock = "would-not-unlock", "see `copal doctor`: it shows what differs; do not change firmware or keys before it is clear";
     /// The TPM keeps the passphrase of the encrypted disk as releases before 6.4.0 did, which copal does not read. Nothing was changed.
@@ -255,7 +258,7 @@ codes! {
     BootUnmountFailed = "boot-unmount-failed", "end the programs named here, which still use the internal boot partition";
     /// The files do not fit the internal boot partition, including the second copy that a file needs while it is replaced; the
     /// message has the required and the free size.
-    BootPartitionFull = "boot-partition-full", "remove large files from the medium's boot partition, or use an image with a larger one";
+    BootPartitionFull = "boot-partition-full", "on a medium: remove large files from its boot partition, or use an image with a larger one; on a device: move your own files and FSCK*.REC, which fsck has recovered, off the boot partition, or use a release with smaller boot files";
     /// A path or a symbolic link leads out of the medium's or the internal boot partition.
     BootPathEscapes = "boot-path-escapes", "correct the path or the link named here: nothing may lead out of a boot partition";
     /// The owner's settings name a device tree that no place has in which the bootloader would look for it after the update; the
@@ -280,7 +283,7 @@ codes! {
     /// The file that selects the root for the bootloader could not be written, or its read-back differs.
     BootStateUnwritable = "boot-state-unwritable", "look in the kernel log for the boot partition: nothing else may change until this file can be written";
     /// A small file on the state partition, or below /run/copal, could not be written or removed.
-    StateUnwritable = "state-unwritable", "free space on the state partition, and look in the kernel log for it";
+    StateUnwritable = "state-unwritable", "look in the kernel's log for the state partition, and free space on it";
     /// A small file of an update, on the state partition or below /run/copal, is damaged. copal did not guess its content.
     StateInvalid = "state-invalid", "remove the file named here once no update runs and the device works";
     /// A file on the data partition could not be written or removed.

@@ -366,7 +366,7 @@ fn decide_on_encryption(
     ready: &Ready,
     why_not_encrypted: Option<Error>,
 ) -> Result<(Plugin, Option<Encrypted>)> {
-    limits::no_core_dumps();
+    limits::forbid_core_dumps();
     let plugin = Plugin::start(&ready.environment, Some(&request.flasher_conf()), command::SILENCE)?;
     let mut plugin = plugin.limited(board::limit(std::env::var_os(board::BOARD_LIMIT_VARIABLE))?);
     if ready.installation.encryption.is_some() {

@@ -30,6 +30,9 @@ pub struct UpdateSpec {
     /// Update even if the running system is on trial, if the bootloader has fallen back to it, or if the new system lacks files that the
     /// owner named.
     pub force: bool,
+    /// Update to a release whose loader has another key: a power cut meanwhile leaves a device that does not start.
+    #[serde(default)]
+    pub accept_loader_key: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,7 +91,14 @@ impl UpdateSpec {
     /// An update with hooks and recovery, without reboot and force.
     #[must_use]
     pub fn new(source: Source) -> UpdateSpec {
-        UpdateSpec { source, hooks: true, recover: true, reboot: false, force: false }
+        UpdateSpec {
+            source,
+            hooks: true,
+            recover: true,
+            reboot: false,
+            force: false,
+            accept_loader_key: false,
+        }
     }
 }
 

@@ -1,5 +1,12 @@
 //! The header of LUKS.
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use sha2::{Digest as _, Sha256};
+
 /// As far as it is read here.
 pub const BYTES: usize = 208;
 
@@ -16,6 +23,86 @@ pub fn uuid(start: &[u8]) -> Option<String> {
     // It becomes a part of a name.
     let is_uuid = text.len() == 36 && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
     is_uuid.then(|| text.to_owned())
+}
+
+/// Which headers of a partition are whole, by their checksums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Headers {
+    /// LUKS1, which has one, without a checksum.
+    First,
+    /// LUKS2: how often each of both was written; `None` where it is damaged.
+    Second { first: Option<u64>, copy: Option<u64> },
+}
+
+/// LUKS2 On-Disk Format Specification, 2.1: the magic of the copy, the binary header, and where the copy can be.
+const MAGIC_OF_COPY: &[u8] = b"SKUL\xba\xbe";
+const BINARY: usize = 4096;
+const SIZES: [u64; 9] = [1 << 14, 1 << 15, 1 << 16, 1 << 17, 1 << 18, 1 << 19, 1 << 20, 1 << 21, 1 << 22];
+const VERSION_AT: usize = 6;
+const SIZE_AT: usize = 8;
+const NUMBER_AT: usize = 16;
+const OFFSET_AT: usize = 256;
+const SUM_AT: usize = 448;
+const SUM_BYTES: usize = 64;
+
+impl Headers {
+    /// An error where the partition does not begin with LUKS1, and has no header of LUKS2 at any place.
+    pub fn read(node: &Path) -> io::Result<Headers> {
+        let file = File::open(node)?;
+        let mut start = [0; BYTES];
+        file.read_exact_at(&mut start, 0)?;
+        if start.starts_with(MAGIC) && number::<2>(&start, VERSION_AT) == Some([0, 1]) {
+            return Ok(Headers::First);
+        }
+        let mut first = None;
+        let mut places: Vec<u64> = SIZES.into();
+        if let Some((size, number)) = whole(&file, 0, MAGIC)? {
+            first = Some(number);
+            places = vec![size];
+        }
+        let mut copy = None;
+        for place in places {
+            if let Some((_, number)) = whole(&file, place, MAGIC_OF_COPY)? {
+                copy = Some(number);
+                break;
+            }
+        }
+        if first.is_none() && copy.is_none() && !start.starts_with(MAGIC) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it has no header of LUKS"));
+        }
+        Ok(Headers::Second { first, copy })
+    }
+}
+
+/// Size and number of the header at `place`, if its checksum is right.
+fn whole(file: &File, place: u64, magic: &[u8]) -> io::Result<Option<(u64, u64)>> {
+    let mut binary = vec![0; BINARY];
+    match file.read_exact_at(&mut binary, place) {
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        read => read?,
+    }
+    let number = |at| number(&binary, at).map(u64::from_be_bytes);
+    let (Some(size), Some(count), Some(offset)) = (number(SIZE_AT), number(NUMBER_AT), number(OFFSET_AT))
+    else {
+        return Ok(None);
+    };
+    if !binary.starts_with(magic) || offset != place || !SIZES.contains(&size) {
+        return Ok(None);
+    }
+    let mut area = vec![0; usize::try_from(size).unwrap_or(BINARY)];
+    match file.read_exact_at(&mut area, place) {
+        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+        read => read?,
+    }
+    let Some(sum) = area.get_mut(SUM_AT..SUM_AT + SUM_BYTES) else { return Ok(None) };
+    let expected = sum.to_vec();
+    sum.fill(0);
+    // The checksum of a header that cryptsetup has made is SHA-256.
+    Ok(expected.starts_with(&Sha256::digest(&area)).then_some((size, count)))
+}
+
+fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..at + N)?.try_into().ok()
 }
 
 #[cfg(test)]
@@ -35,5 +122,52 @@ mod tests {
             assert_eq!(uuid(&other), None, "{at}");
         }
         assert_eq!(uuid(&start[..BYTES - 1]), None);
+    }
+
+    /// A header of LUKS2 as the specification has it, without a key.
+    fn second(magic: &[u8], place: u64, size: u64, number: u64) -> Vec<u8> {
+        let mut area = vec![0; usize::try_from(size).unwrap()];
+        area[..6].copy_from_slice(magic);
+        area[VERSION_AT..][..2].copy_from_slice(&[0, 2]);
+        area[SIZE_AT..][..8].copy_from_slice(&size.to_be_bytes());
+        area[NUMBER_AT..][..8].copy_from_slice(&number.to_be_bytes());
+        area[72..78].copy_from_slice(b"sha256");
+        area[OFFSET_AT..][..8].copy_from_slice(&place.to_be_bytes());
+        area[BINARY..][..2].copy_from_slice(b"{}");
+        let sum = Sha256::digest(&area);
+        area[SUM_AT..][..32].copy_from_slice(&sum);
+        area
+    }
+
+    #[test]
+    fn both_headers_are_judged_by_their_checksums() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = dir.path().join("partition");
+        let read = |bytes: &[u8]| {
+            std::fs::write(&node, bytes).unwrap();
+            Headers::read(&node)
+        };
+        for size in [1 << 14, 1 << 22] {
+            let first = second(MAGIC, 0, size, 7);
+            let copy = second(MAGIC_OF_COPY, size, size, 7);
+            let whole = [first, copy, vec![0; 4096]].concat();
+            assert_eq!(read(&whole).unwrap(), Headers::Second { first: Some(7), copy: Some(7) });
+            let mut damaged = whole.clone();
+            damaged[BINARY] = b'[';
+            assert_eq!(read(&damaged).unwrap(), Headers::Second { first: None, copy: Some(7) });
+            let mut damaged = whole.clone();
+            damaged[usize::try_from(size).unwrap() + 20] ^= 1;
+            assert_eq!(read(&damaged).unwrap(), Headers::Second { first: Some(7), copy: None });
+            assert_eq!(
+                read(&whole[..usize::try_from(size).unwrap()]).unwrap(),
+                Headers::Second { first: Some(7), copy: None }
+            );
+        }
+        let older = [second(MAGIC, 0, 1 << 14, 8), second(MAGIC_OF_COPY, 1 << 14, 1 << 14, 7)].concat();
+        assert_eq!(read(&older).unwrap(), Headers::Second { first: Some(8), copy: Some(7) });
+        let mut first = [0; 4096];
+        first[..8].copy_from_slice(b"LUKS\xba\xbe\0\x01");
+        assert_eq!(read(&first).unwrap(), Headers::First);
+        assert!(read(&[0; 8192]).is_err() && read(b"short").is_err());
     }
 }

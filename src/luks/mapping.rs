@@ -134,6 +134,20 @@ pub(crate) fn slots(partition: &Path) -> Result<Vec<u8>> {
     Ok(slots_of(&dump(partition)?))
 }
 
+/// How the data is encrypted, and the key slots that are in use.
+pub(crate) fn cipher_and_slots(partition: &Path) -> Result<(String, Vec<u8>)> {
+    let dump = dump(partition)?;
+    Ok((cipher_of(&dump).unwrap_or_else(|| "an unknown cipher".to_owned()), slots_of(&dump)))
+}
+
+/// Of the data segment of LUKS2, or of LUKS1.
+fn cipher_of(dump: &str) -> Option<String> {
+    let value = |key: &str| {
+        dump.lines().find_map(|line| Some(line.trim_start().strip_prefix(key)?.trim().to_owned()))
+    };
+    value("cipher: ").or_else(|| Some(format!("{}-{}", value("Cipher name:")?, value("Cipher mode:")?)))
+}
+
 /// Whether the data or a key is encrypted by a cipher that changes nothing.
 pub(crate) fn has_null_cipher(partition: &Path) -> Result<bool> {
     Ok(dump(partition)?.contains("cipher_null"))
@@ -246,9 +260,15 @@ mod tests {
         let dump = "LUKS header information\nVersion:       \t2\n\nData segments:\n  0: crypt\n\toffset: 16777216 [bytes]\n\n\
                     Keyslots:\n  0: luks2\n\tKey:        512 bits\n  12: luks2 (unbound)\nTokens:\n  5: x\nDigests:\n  0: pbkdf2\n";
         assert_eq!(slots_of(dump), [0, 12]);
+        assert_eq!(cipher_of(dump), None);
+        assert_eq!(
+            cipher_of("Data segments:\n  0: crypt\n\tcipher: aes-xts-plain64\n"),
+            Some("aes-xts-plain64".to_owned())
+        );
         assert_eq!(slots_of("Keyslots:\nTokens:\n  0: x\n"), [0; 0]);
-        let dump = "LUKS header information for x\n\nVersion:       \t1\nCipher name:   \taes\n\nKey Slot 0: ENABLED\n\tIterations:         \t1000\n\
+        let dump = "LUKS header information for x\n\nVersion:       \t1\nCipher name:   \taes\nCipher mode:   \txts-plain64\n\nKey Slot 0: ENABLED\n\tIterations:         \t1000\n\
                     Key Slot 1: DISABLED\nKey Slot 7: ENABLED\n";
         assert_eq!(slots_of(dump), [0, 7]);
+        assert_eq!(cipher_of(dump), Some("aes-xts-plain64".to_owned()));
     }
 }

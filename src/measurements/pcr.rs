@@ -218,15 +218,21 @@ pub fn explain(log: &EventLog, now: &Measured, values: &Values) -> Result<(), St
     Ok(())
 }
 
+/// How often a start can have asked for the recovery passphrase: each of its initramfs may do it.
+pub const MOST_MARKS: usize = 4;
+
 /// The values before `digest` was extended into PCR 7, once or several times; `None` if it was not.
 #[must_use]
 pub fn before_extended(log: &EventLog, values: &Values, digest: &Hash) -> Option<Values> {
-    /// Each initramfs of a start may do it.
-    const MOST: usize = 4;
     let [pcr0, pcr2, pcr3, pcr7] = *values;
     let measured = log.replay(7);
     let mut marked = std::iter::successors(Some(measured), |value| Some(extended(*value, digest)));
-    marked.by_ref().skip(1).take(MOST).any(|value| value == pcr7).then_some([pcr0, pcr2, pcr3, measured])
+    marked
+        .by_ref()
+        .skip(1)
+        .take(MOST_MARKS)
+        .any(|value| value == pcr7)
+        .then_some([pcr0, pcr2, pcr3, measured])
 }
 
 /// PCR 7 of firmware that measures no authorities, of firmware that does so for these programs, and, if it has `drivers` that `db` allows, of

@@ -5,11 +5,18 @@ use std::io;
 use std::os::fd::AsRawFd as _;
 
 use nix::libc;
-use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::prctl;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// From now on no core dump of this process, or of a program that it starts, can have a secret in it.
-pub(crate) fn no_core_dumps() {
-    if let Err(e) = setrlimit(Resource::RLIMIT_CORE, 0, 0) {
+/// The size that makes the kernel write no core dump, neither to a file nor to a program that `core_pattern` names: for such a program it does not count
+/// 0, and ends the dump at 1 (`fs/coredump.c`, `do_coredump`).
+const NO_CORE: u64 = 1;
+
+/// From now on no core dump of this process, or of a program that it starts, can have a secret in it. The memory of this process is closed to others
+/// without capabilities, too.
+pub(crate) fn forbid_core_dumps() {
+    let size = getrlimit(Resource::RLIMIT_CORE).map_or(NO_CORE, |(_, hard)| hard.min(NO_CORE));
+    if let Err(e) = setrlimit(Resource::RLIMIT_CORE, size, size).and_then(|()| prctl::set_dumpable(false)) {
         tracing::warn!("cannot forbid core dumps: {e}");
     }
 }
@@ -67,5 +74,17 @@ pub(crate) fn wipe<T: Copy + Default>(secret: &mut [T]) {
 fn warn(done: io::Result<()>) {
     if let Err(e) = done {
         tracing::warn!("cannot keep a secret out of the swap space: {e}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_core_is_dumped_to_a_file_or_to_a_program() {
+        forbid_core_dumps();
+        assert_eq!(getrlimit(Resource::RLIMIT_CORE).unwrap().1.max(NO_CORE), NO_CORE);
+        assert!(!prctl::get_dumpable().unwrap());
     }
 }

@@ -1,26 +1,24 @@
 //! The cryptography of sessions: HMAC, the derivation of keys, and AES in CFB mode.
 
 use aes::Aes128;
-use aes::cipher::{BlockCipherEncrypt as _, KeyInit as _};
+use cfb_mode::cipher::{InnerIvInit as _, KeyInit as _};
+use cfb_mode::{Decryptor, Encryptor};
+use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Code, Error, Result};
 use crate::sys::random;
 
-const BLOCK: usize = 64;
 const AES_BLOCK: usize = 16;
 
 pub(super) fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     parts.iter().fold(Sha256::new(), Digest::chain_update).finalize().into()
 }
 
-/// RFC 2104.
+/// RFC 2104. What is made of the key is wiped.
 pub(super) fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
-    let short = if key.len() > BLOCK { sha256(&[key]).to_vec() } else { key.to_vec() };
-    let pad =
-        |with: u8| -> Vec<u8> { (0..BLOCK).map(|i| short.get(i).copied().unwrap_or(0) ^ with).collect() };
-    let inner = sha256(&[&[pad(0x36).as_slice()], parts].concat());
-    sha256(&[&pad(0x5c), &inner])
+    let Ok(mac) = Hmac::<Sha256>::new_from_slice(key) else { return [0; 32] };
+    parts.iter().fold(mac, Mac::chain_update).finalize().into_bytes().into()
 }
 
 /// KDFa of part 1, 11.4.10.2, for at most 256 bits: the only block has the number 1.
@@ -35,16 +33,10 @@ pub(super) fn cfb(secret: &[u8; 32], data: &mut [u8], encrypts: bool) {
         return;
     };
     let cipher = Aes128::new(&key.into());
-    let mut before = first;
-    for chunk in data.chunks_mut(AES_BLOCK) {
-        let mut mask = before.into();
-        cipher.encrypt_block(&mut mask);
-        for ((byte, mask), next) in chunk.iter_mut().zip(mask).zip(&mut before) {
-            // The text that is encrypted goes into the next block.
-            let text = *byte;
-            *byte ^= mask;
-            *next = if encrypts { *byte } else { text };
-        }
+    if encrypts {
+        Encryptor::inner_iv_init(cipher, &first.into()).encrypt(data);
+    } else {
+        Decryptor::inner_iv_init(cipher, &first.into()).decrypt(data);
     }
 }
 

@@ -15,7 +15,7 @@ use crate::error::{Code, Error, Result};
 use crate::signature::PublicKey;
 use crate::sys::buffer::part;
 use crate::sys::crash_point::crash_point;
-use crate::sys::limits::wipe;
+use crate::sys::limits::{self, wipe};
 
 /// With the kernel's resource manager, which gives every program a TPM of its own.
 const NODE: &str = "/dev/tpmrm0";
@@ -58,8 +58,9 @@ impl Drop for Tpm {
 }
 
 impl Tpm {
-    /// `None` where there is none.
+    /// `None` where there is none. From now on this process dumps no core: it may get the passphrase.
     pub fn open(paths: &Paths) -> Result<Option<Tpm>> {
+        limits::forbid_core_dumps();
         let node = paths.at(NODE);
         let mut options = OpenOptions::new();
         match options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(&node) {
@@ -83,6 +84,11 @@ impl Tpm {
         // Part 2, 6.6: whether a parameter, a handle or a session is meant does not count.
         let plain = self.refused.map(|code| if code & FORMAT_1 != 0 { code & 0xbf } else { code });
         plain.is_some_and(|code| LACKING.contains(&code))
+    }
+
+    /// Whether the last command was refused because a PCR was extended since the policy of its session was met.
+    pub(super) fn saw_another_pcr(&self) -> bool {
+        self.refused == Some(PCR_CHANGED)
     }
 
     /// The answer without its header, whose code was 0.
@@ -163,6 +169,9 @@ const TESTING: u32 = 0x90a;
 /// The TPM spares its memory; it is ready again by itself.
 const NV_RATE: u32 = 0x920;
 const NV_UNAVAILABLE: u32 = 0x923;
+
+/// `TPM_RC_PCR_CHANGED`: another program, or the kernel, has extended any PCR meanwhile.
+const PCR_CHANGED: u32 = 0x128;
 
 /// Part 2, 6.6: codes with this bit name a parameter, a handle or a session in others.
 const FORMAT_1: u32 = 0x80;

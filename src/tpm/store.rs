@@ -66,6 +66,9 @@ impl From<&[u8; PASSPHRASE_BYTES]> for Secret {
 const ATTRIBUTES: u32 = 0x4 | 0x8 | 0x8_0000;
 const WRITTEN: u32 = 0x2000_0000;
 
+/// A policy does not hold any more once any PCR was extended; no system extends them all the time.
+const POLICY_TRIES: u32 = 8;
+
 /// Of `TPM2_GetCapability`.
 const CAPABILITY_PCRS: u32 = 5;
 const CAPABILITY_PROPERTIES: u32 = 6;
@@ -329,12 +332,20 @@ impl Tpm {
             Error::new(Code::TpmFailed, format!("the TPM has no index 0x{index:x}")).object("TPM")
         })?;
         let mut session = self.start_session()?;
-        let policy = self.start_policy();
-        let read = policy.and_then(|policy| {
-            let read = self.read(index, public, policy, branches, session.as_mut());
-            self.give_up(policy);
-            read
-        });
+        let mut tries = 1..=POLICY_TRIES;
+        let read = loop {
+            let policy = self.start_policy();
+            let read = policy.and_then(|policy| {
+                let read = self.read(index, &public, policy, branches, session.as_mut());
+                let again = self.saw_another_pcr();
+                self.give_up(policy);
+                read.map(Some)
+                    .or_else(|e| if again && tries.next() != Some(POLICY_TRIES) { Ok(None) } else { Err(e) })
+            });
+            if let Some(read) = read.transpose() {
+                break read;
+            }
+        };
         if let Some(session) = session {
             self.give_up(session.handle);
         }
@@ -344,7 +355,7 @@ impl Tpm {
     fn read(
         &mut self,
         index: u32,
-        public: Public,
+        public: &Public,
         policy: u32,
         branches: &[Digest],
         session: Option<&mut Session>,
@@ -356,7 +367,7 @@ impl Tpm {
             let all = branches.iter().fold(Out::default().u32(count), |out, branch| out.sized(branch));
             self.call(command::POLICY_OR, &[policy.into()], By::Nothing, all, false)?;
         }
-        let own = Handle { number: index, name: public.name };
+        let own = Handle { number: index, name: public.name.clone() };
         let size = u16::try_from(PASSPHRASE_BYTES).unwrap_or(0);
         let parameters = Out::default().u16(size).u16(0);
         let mut second = session;

@@ -1,6 +1,7 @@
 //! Whether this device unlocks its disk, and would after a restart. Writes nothing but what completes or secures the policy that there is.
 
 use std::collections::BTreeMap;
+use std::env;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +10,7 @@ use super::policies::Policies;
 use super::release;
 use super::seal::{self, Sealed};
 use crate::config::paths::Paths;
+use crate::config::update_conf::{self, UpdateConf};
 use crate::disk::{Device, Facts, Role};
 use crate::engine::archive::{self, Requested};
 use crate::error::{Code, Error, Result};
@@ -80,10 +82,43 @@ pub(crate) fn has_other_loader(paths: &Paths, encrypted: bool, boot_files: &Path
     matches!((read(paths.plain_boot().join(loader)), read(own)), (Some(there), Some(own)) if there != own)
 }
 
+/// Of the environment of hooks: the caller or the board accepts another key of the loader.
+pub(crate) const LOADER_KEY_ACCEPTED: &str = "COPAL_ACCEPT_LOADER_KEY=1";
+
+/// Whether an update may change the key of the loader. `asked`: by the caller of the update.
+pub(crate) fn accepts_loader_key(paths: &Paths, asked: bool) -> bool {
+    let of_caller = LOADER_KEY_ACCEPTED
+        .split_once('=')
+        .is_some_and(|(name, value)| env::var(name).as_deref() == Ok(value));
+    asked || of_caller || UpdateConf::read(paths).is_ok_and(|conf| conf.accept_loader_key)
+}
+
+/// What the loader of the running release takes; `None` where another key is accepted, with a warning, or where the release does not say it.
+pub(super) fn running_loader_keys(paths: &Paths, accepted: bool) -> Option<Vec<u8>> {
+    if accepted {
+        tracing::warn!(
+            "another key of the loader is accepted: if the release has one, a power cut before the update has ended leaves a device that does not start"
+        );
+        return None;
+    }
+    read_bytes(&path_in_slot(&paths.active(), release::LOADER_KEYS)?, MAX_FILE_BYTES).ok()
+}
+
 /// [`release::check`] of what is in the slot mounted at `slot`.
-pub(crate) fn check_release(paths: &Paths, active: &Root, slot: &Path) -> Result<()> {
+pub(crate) fn check_release(
+    paths: &Paths,
+    active: &Root,
+    slot: &Path,
+    accept_loader_key: bool,
+) -> Result<()> {
     let Some(firmware) = in_force(paths, active)? else { return Ok(()) };
-    release::check(&Measured::of(&firmware)?, &|name| {
+    // That of the new release, as its hooks will read it.
+    let conf = hostapp::release_file(slot, Path::new(update_conf::FILE.trim_start_matches('/')));
+    let new = conf.as_deref().and_then(|conf| conf.ancestors().nth(3)).map(Paths::new);
+    let accepted = accepts_loader_key(paths, accept_loader_key)
+        || new.is_some_and(|new| accepts_loader_key(&new, false));
+    let running = running_loader_keys(paths, accepted);
+    release::check(&Measured::of(&firmware)?, running.as_deref(), &|name| {
         path_in_slot(slot, name).map_or(Ok(None), |path| read_below(slot, &path))
     })
 }
@@ -121,15 +156,17 @@ pub(crate) fn reasons_against(paths: &Paths, active: &Root, release: &Path) -> R
     })?;
     let Some(firmware) = in_force(paths, active)? else { return Ok(None) };
     let now = Measured::of(&firmware)?;
+    let running = running_loader_keys(paths, accepts_loader_key(paths, false));
     if release.is_dir() {
-        let reasons = release::reasons(&now, &|name| read_below(release, &release.join(name)));
+        let reasons =
+            release::reasons(&now, running.as_deref(), &|name| read_below(release, &release.join(name)));
         return Ok(Some(reasons));
     }
     let names = release::files();
     let files: Vec<PathBuf> = names.iter().map(PathBuf::from).collect();
     let archive = archive::read_files(release, &files, MAX_FILE_BYTES)?;
     let contents: BTreeMap<String, Requested> = names.into_iter().zip(archive.contents).collect();
-    Ok(Some(release::reasons(&now, &|name| match contents.get(name) {
+    Ok(Some(release::reasons(&now, running.as_deref(), &|name| match contents.get(name) {
         Some(Requested::Content(content)) => Ok(Some(content.clone())),
         Some(Requested::Unclear) => {
             let why = "only the engine can determine what it is: install the archive, or name the folder of an unpacked release";
@@ -216,16 +253,6 @@ pub(crate) fn before_update(paths: &Paths, facts: &Facts, active: &Root, force: 
         seal::repair(&mut open(paths)?, &Policies::of(paths), &sealed)?;
     }
     Ok(())
-}
-
-/// Completes a change that was cut off.
-pub(crate) fn settle(paths: &Paths, active: &Root) -> Result<()> {
-    if in_force(paths, active)?.is_none() {
-        return Ok(());
-    }
-    let (mut tpm, policies) = (open(paths)?, Policies::of(paths));
-    let sealed = seal::read(&mut tpm, &policies)?;
-    seal::repair(&mut tpm, &policies, &sealed)
 }
 
 /// At each start of the system: settles a spare index that the scripts' initramfs does not know, or that `copal unlock` could not settle.
@@ -353,7 +380,10 @@ fn explained(log: &EventLog, now: &Measured, values: &Values) -> Result<String> 
 }
 
 /// Each partition that is open and on the disk of the running root, with its node.
-fn encrypted_partitions<'a>(facts: &'a Facts, active: &Root) -> Result<Vec<(&'a Device, PathBuf)>> {
+pub(super) fn encrypted_partitions<'a>(
+    facts: &'a Facts,
+    active: &Root,
+) -> Result<Vec<(&'a Device, PathBuf)>> {
     let partitions: Vec<(&Device, PathBuf)> = facts
         .devices()
         .filter(|device| device.role == Role::Crypt)

@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use super::seal;
 use crate::error::{Code, Error};
-use crate::measurements::{EventLog, Measured, Values, pcr};
+use crate::measurements::event_log::extended;
+use crate::measurements::{EventLog, Hash, Measured, Values, pcr};
 use crate::sys::file::read_bytes;
 use crate::tpm::policy::{self, Digest};
 use crate::uefi::authenticode::Program;
@@ -43,8 +45,14 @@ impl Start {
         };
         let is_of = |pair: &&Pair<'_>| {
             let [Some(loader), Some(kernel)] = pair else { return false };
+            // As it was measured, or after the recovery passphrase was asked for.
+            let leads_to_it = |value: &Hash| {
+                let marked =
+                    std::iter::successors(Some(*value), |value| Some(extended(*value, &seal::mark())));
+                marked.take(1 + pcr::MOST_MARKS).any(|value| value == pcr7)
+            };
             let mut found = keys().filter_map(|keys| pcr::of_start(None, &keys, &[loader, kernel]));
-            found.any(|values| values.contains(&pcr7))
+            found.any(|values| values.iter().any(leads_to_it))
         };
         if self.log.is_some() || pairs.iter().any(is_of) {
             return Ok(());

@@ -143,20 +143,20 @@ fn seal_for(paths: &Paths, start: &Start, in_use: &InUse, keys: [&Measured; 2]) 
     seal::seal(&mut tpm, &policies, &sealed, &branches)
 }
 
-fn parsed(files: &[Option<Vec<u8>>; 2]) -> Pair<'_> {
+pub(super) fn parsed(files: &[Option<Vec<u8>>; 2]) -> Pair<'_> {
     files.each_ref().map(|file| file.as_deref().and_then(Program::parse))
 }
 
 /// Both, as an update may have been interrupted between them.
-struct InUse {
-    in_place: [Option<Vec<u8>>; 2],
-    release: [Option<Vec<u8>>; 2],
+pub(super) struct InUse {
+    pub(super) in_place: [Option<Vec<u8>>; 2],
+    pub(super) release: [Option<Vec<u8>>; 2],
     /// Empty in a release without it; `None` if it cannot be read.
     allowed: Option<Vec<u8>>,
 }
 
 impl InUse {
-    fn read(paths: &Paths) -> InUse {
+    pub(super) fn read(paths: &Paths) -> InUse {
         let read = |path: PathBuf| read_bytes(&path, MAX_FILE_BYTES).ok();
         InUse {
             in_place: PROGRAMS.map(|name| read(paths.plain_boot().join(name))),
@@ -183,7 +183,8 @@ impl InUse {
             && !allowed.any(|one| forbidden.iter().any(|other| one.data() == other.data()))
     }
 
-    fn policies(&self, start: &Start, keys: &Measured) -> Vec<Digest> {
+    /// Of the next start with these variables; empty where the firmware does not start what is in place.
+    pub(super) fn policies(&self, start: &Start, keys: &Measured) -> Vec<Digest> {
         let [Some(loader), Some(kernel)] = parsed(&self.in_place) else { return Vec::new() };
         start.policies(keys, &[&loader, &kernel]).unwrap_or_default()
     }

@@ -8,7 +8,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::check::{in_force, measurements, open, path_in_slot, read_below, would_not};
+use super::check::{
+    accepts_loader_key, in_force, measurements, open, path_in_slot, read_below, running_loader_keys,
+    would_not,
+};
 use super::next_start::{MAX_FILE_BYTES, PROGRAMS, Pair, Start};
 use super::policies::{MOST_BRANCHES, Policies};
 use super::seal;
@@ -17,8 +20,7 @@ use super::{pending, release};
 use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::measurements::Measured;
-use crate::signature::openpgp;
-use crate::slot::{Root, hostapp};
+use crate::slot::Root;
 use crate::sys::file::{self, Content, Folder, Outcome, read_bytes};
 use crate::tpm::policy::Digest;
 use crate::uefi::authenticode::Program;
@@ -49,7 +51,6 @@ pub(crate) fn put_in_place(paths: &Paths, active: &Root, direction: Direction) -
                 signature_list::append(&now.db, &added).map_err(|why| release::unfit(release::ADDED, why))?;
             let later = Measured { db, ..now.clone() };
             files.has_space(&plain)?;
-            warn_of_other_keys(paths, &files);
             if later != now {
                 has_space_for(&firmware, &signed)?;
             }
@@ -174,8 +175,9 @@ impl<'a> Prepared<'a> {
 /// The files of [`release::check`], which accepts them.
 fn read_checked(paths: &Paths, now: &Measured) -> Result<BTreeMap<String, Vec<u8>>> {
     let top = paths.at("/");
+    let running = running_loader_keys(paths, accepts_loader_key(paths, false));
     let contents = RefCell::new(BTreeMap::new());
-    release::check(now, &|name| {
+    release::check(now, running.as_deref(), &|name| {
         let content = read_below(&top, &top.join(name))?;
         if let Some(content) = &content {
             contents.borrow_mut().insert(name.to_owned(), content.clone());
@@ -183,18 +185,6 @@ fn read_checked(paths: &Paths, now: &Measured) -> Result<BTreeMap<String, Vec<u8
         Ok(content)
     })?;
     Ok(contents.into_inner())
-}
-
-/// No order of two replacements helps there.
-fn warn_of_other_keys(paths: &Paths, new: &Files) {
-    let file = hostapp::release_file(&paths.active(), Path::new(release::LOADER_KEYS));
-    let Some(Ok(keys)) = file.map(|file| read_bytes(&file, MAX_FILE_BYTES)) else { return };
-    let takes = openpgp::keys(&keys).and_then(|keys| openpgp::is_signed(&keys, &new.kernel, &new.signature));
-    if takes != Ok(true) {
-        tracing::warn!(
-            "the running release's loader does not take the new stage-2 kernel, which another key has signed: until the last hook has replaced loader and configuration, a power cut leaves a device that does not start"
-        );
-    }
 }
 
 fn has_space_for(firmware: &Firmware, signed: &[u8]) -> Result<()> {
@@ -303,7 +293,9 @@ impl Files {
         let message = format!(
             "{plain} has {free} bytes left, and loader, stage-2 kernel and policies of the new release need {needed} beside those in place"
         );
-        Err(Error::new(Code::SlotFull, message).object(plain))
+        let hint =
+            "move files that do not belong there off it, FSCK*.REC, which fsck has recovered, among them";
+        Err(Error::new(Code::SlotFull, message).object(plain).with_hint(hint))
     }
 
     /// In an undo or a rollback in the opposite order: the states between are the same.

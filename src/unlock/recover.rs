@@ -3,11 +3,13 @@
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::check::{measurements, open, would_not};
+use super::next_start::{MAX_FILE_BYTES, PROGRAMS};
 use super::partitions::{Disk, LOOK, Plain};
+use super::pending::parsed;
 use super::policies::Policies;
 use super::{next_start, seal};
 use crate::config::paths::Paths;
@@ -18,7 +20,7 @@ use crate::luks::passphrase::Passphrase;
 use crate::luks::recovery::{self, DEVICE_SLOTS, Recovery, SLOT};
 use crate::slot::Roots;
 use crate::sys::block::major_minor;
-use crate::sys::file;
+use crate::sys::file::{self, read_bytes};
 use crate::tpm::policy;
 use crate::uefi::variables::{Firmware, Variable};
 
@@ -69,6 +71,12 @@ pub(crate) fn recover(paths: &Paths, ask: &dyn Fn() -> Result<Recovery>) -> Resu
     let (text, start) = measurements(paths, &firmware)?;
     if start.log.is_none() {
         tracing::warn!("{text}");
+        // Started from the disk, or from a medium with its own programs.
+        let read = |path: PathBuf| read_bytes(&path, MAX_FILE_BYTES).ok();
+        let [loader, kernel] = PROGRAMS;
+        let of_disk = PROGRAMS.map(|name| read(plain.0.join(name)));
+        let of_medium = [read(paths.boot().join(loader)), read(paths.at("/boot").join(kernel))];
+        start.must_be_explained_by(&[&parsed(&of_disk), &parsed(&of_medium)])?;
     }
     let next = next_start::policies(&plain.0, &start)
         .map_err(|why| would_not(&format!("the next start cannot be predicted: {why}")))?;

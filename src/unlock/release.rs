@@ -33,14 +33,15 @@ pub fn files() -> Vec<String> {
     signed.into_iter().chain(others).map(str::to_owned).chain(signatures).collect()
 }
 
-/// Refuses a release that would not start. `now`: the variables of the firmware.
-pub fn check(now: &Measured, read: Read<'_>) -> Result<()> {
-    reasons(now, read).into_iter().next().map_or(Ok(()), Err)
+/// Refuses a release that would not start. `now`: the variables of the firmware. `running`: the keys that the running release's loader takes, in a file
+/// of OpenPGP; `None` where another key is accepted.
+pub fn check(now: &Measured, running: Option<&[u8]>, read: Read<'_>) -> Result<()> {
+    reasons(now, running, read).into_iter().next().map_or(Ok(()), Err)
 }
 
 /// Each reason why a release would not start, in the order in which firmware and loader meet them.
 #[must_use]
-pub fn reasons(now: &Measured, read: Read<'_>) -> Vec<Error> {
+pub fn reasons(now: &Measured, running: Option<&[u8]>, read: Read<'_>) -> Vec<Error> {
     let (mut found, mut unreadable) = (Vec::new(), Vec::new());
     let mut optional = |name: &str| {
         read(name).unwrap_or_else(|e| {
@@ -88,7 +89,20 @@ pub fn reasons(now: &Measured, read: Read<'_>) -> Vec<Error> {
         (CONFIG, config.as_deref(), config_signature.as_deref()),
     ];
     found.extend(not_taken(keys.as_deref(), &signed));
+    if let (Some(running), Some(kernel), Some(signature)) = (running, &kernel, &kernel_signature) {
+        let takes = openpgp::keys(running).map(|keys| openpgp::is_signed(&keys, kernel, signature));
+        // A damaged signature has a reason already.
+        if matches!(takes, Err(_) | Ok(Ok(false))) {
+            found.push(other_key());
+        }
+    }
     found
+}
+
+/// No order of two replacements helps there: between loader, stage-2 kernel and configuration, one of them is not taken.
+fn other_key() -> Error {
+    let message = "the loader of the running release does not take the signature of the new stage-2 kernel: until loader, kernel and configuration are all replaced, a power cut leaves a device that does not start";
+    Error::new(Code::LoaderKeyChanged, message).object(KERNEL)
 }
 
 /// Why the firmware does not start the program. `later`: with the release's entries in `db`.

@@ -2,7 +2,7 @@
 //!
 //! At rest, one NV index holds the passphrase. With two, an attacker could redefine one of them with the same policy and their own passphrase, boot
 //! their own disk with it, and read the other index. A spare index exists only during a change: the change writes the second list, then the spare,
-//! then the index that the initramfs reads, then the list that it takes, and removes the spare. At each instant one of the indices can be read
+//! then the index that the initramfs reads, removes the spare, and writes the list that the initramfs takes. At each instant one of the indices can be read
 //! through one of the lists. A start that finds a spare [settles](settle) it.
 
 use sha2::{Digest as _, Sha256};
@@ -299,11 +299,12 @@ fn change(tpm: &mut Tpm, policies: &Policies, list: &List, secret: &Secret) -> R
     finish(tpm, policies, list)
 }
 
-/// Once the first index has the passphrase for this list. The spare goes even if the list cannot be written: `copal unlock` finds the second one.
+/// Once the first index was read back for this list: the spare goes at once, for `copal unlock` finds the second list. Where it does not go, the scripts get
+/// their list all the same.
 fn finish(tpm: &mut Tpm, policies: &Policies, list: &List) -> Result<()> {
-    let written = policies.write_current(list);
-    tpm.remove(SPARE)?;
-    written?;
+    let removed = tpm.remove(SPARE);
+    policies.write_current(list)?;
+    removed?;
     policies.remove_second()
 }
 

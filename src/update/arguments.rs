@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use crate::error::{Code, Error, Result};
 use crate::job::{Source, UpdateSpec};
 
-const CALL: &str = "hostapp-update (-f FILE | -i IMAGE) [-r] [-n] [-x] [--force] [--no-daemon]";
+const CALL: &str =
+    "hostapp-update (-f FILE | -i IMAGE) [-r] [-n] [-x] [--force] [--accept-loader-key] [--no-daemon]";
 
 pub const HELP: &str = "\
 Usage: hostapp-update (-f FILE | -i IMAGE) [options]
@@ -24,6 +25,9 @@ of copal; this program exits with 0, 1 or, for wrong arguments, 2.
                      system
       --force        update on trial, after a fall back, without a named
                      device tree, or if only a recovery slot would unlock
+      --accept-loader-key
+                     take a release whose loader has another key: a power cut
+                     meanwhile leaves a device that does not start
       --no-daemon    run in this process, not as a job of systemd
       --help         print this
 ";
@@ -105,13 +109,17 @@ impl Parser<'_> {
         match name {
             b"file" => self.file = Some(self.value(&shown, joined)?),
             b"image" => self.image = Some(self.value(&shown, joined)?),
-            b"reboot" | b"no-hooks" | b"no-recovery" | b"force" | b"no-daemon" | b"help" if has_value => {
+            b"reboot" | b"no-hooks" | b"no-recovery" | b"force" | b"accept-loader-key" | b"no-daemon"
+            | b"help"
+                if has_value =>
+            {
                 return Err(usage(&format!("{shown} takes no value")));
             }
             b"reboot" => self.spec.reboot = true,
             b"no-hooks" => self.spec.hooks = false,
             b"no-recovery" => self.spec.recover = false,
             b"force" => self.spec.force = true,
+            b"accept-loader-key" => self.spec.accept_loader_key = true,
             b"no-daemon" => self.as_job = false,
             b"help" => self.help = true,
             _ => return Err(usage(&format!("unknown option {shown}"))),
@@ -181,6 +189,7 @@ mod tests {
         let Source::File(file) = spec("-f -r").source else { panic!() };
         assert!(file.ends_with("-r"));
         assert!(spec("-i a:1 --force").force);
+        assert!(spec("-i a:1 --accept-loader-key").accept_loader_key);
         assert_eq!(parse_line("-i a:1 --no-daemon").unwrap(), (image(), false));
     }
 

@@ -16,6 +16,7 @@ use crate::progress::Progress;
 use crate::slot::hostapp;
 use crate::state::files::DeviceTreeRecord;
 use crate::sys::command::{self, End};
+use crate::unlock;
 use crate::update::preflight::Ready;
 use crate::update::sysroot::Sysroot;
 
@@ -93,7 +94,10 @@ impl Installer for ByEngine<'_> {
 
     fn forward_hooks(&self, image: &Image) -> Result<()> {
         let mut last = String::new();
-        let status = self.ready.engine.run_hooks(image, &mut |line| {
+        // The hook reads no configuration of the running system.
+        let accepted = unlock::accepts_loader_key(self.paths, self.spec.accept_loader_key);
+        let more: &[&str] = if accepted { &[unlock::LOADER_KEY_ACCEPTED] } else { &[] };
+        let status = self.ready.engine.run_hooks(image, more, &mut |line| {
             tracing::info!("{line}");
             command::keep(&mut last, line);
         })?;

@@ -78,7 +78,7 @@ impl Update<'_> {
     /// The last hook of the new release selects it.
     fn select(&self, device: &Device, image: &Image) -> Result<()> {
         let paths = self.paths;
-        unlock::check_release(paths, &device.roots.active, &paths.inactive())?;
+        unlock::check_release(paths, &device.roots.active, &paths.inactive(), self.spec.accept_loader_key)?;
         let marker = Marker {
             kind: Marked::Installing,
             boot_id: files::boot_id(paths)?,

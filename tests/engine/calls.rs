@@ -366,7 +366,7 @@ fn a_container_is_made_from_the_image_that_was_checked_whatever_its_name_means_b
             image_of(&bench, "another", "sha256:another", "hostapp:latest");
         }
         bench.engine.create_hostapp(&image).unwrap();
-        assert_eq!(bench.engine.run_hooks(&image, &mut |_| {}).unwrap(), 0);
+        assert_eq!(bench.engine.run_hooks(&image, &[], &mut |_| {}).unwrap(), 0);
         let made_of =
             |calls: &[&str]| bench.stub.calls().windows(calls.len()).filter(|w| *w == calls).count();
         let by_name = bench.stub.created().iter().filter(|w| w["Image"] == "hostapp:latest").count();
@@ -389,14 +389,14 @@ fn hooks_are_created_attached_started_waited_for_and_removed() {
     });
     let image = bench.load().unwrap();
     let mut said = Vec::new();
-    assert_eq!(bench.engine.run_hooks(&image, &mut |l| said.push(l.to_owned())).unwrap(), 3);
+    assert_eq!(bench.engine.run_hooks(&image, &["MORE=1"], &mut |l| said.push(l.to_owned())).unwrap(), 3);
     assert_eq!(said, ["during 1", "a", "b"]);
     let calls = bench.stub.calls();
     assert_eq!(calls[2..], ["create", "inspect", "attach", "start", "wait", "remove-container"], "{calls:?}");
     let wish = bench.stub.created().remove(0);
     assert_eq!(wish["Image"], "hostapp:latest");
     assert_eq!(wish["Cmd"], serde_json::json!(["hostapp-update-hooks"]));
-    assert_eq!(wish["Env"], serde_json::json!(["DURING_UPDATE=1"]));
+    assert_eq!(wish["Env"], serde_json::json!(["DURING_UPDATE=1", "MORE=1"]));
     assert_eq!(wish["HostConfig"]["Privileged"], true);
     assert_eq!(
         wish["HostConfig"]["Binds"],
@@ -411,7 +411,7 @@ fn hooks_that_take_long_and_hooks_that_fail_to_run() {
     let run = |change: &dyn Fn(Script) -> Script| {
         let bench = Bench::new(change);
         let image = bench.load().unwrap();
-        let result = bench.engine.run_hooks(&image, &mut |_| {});
+        let result = bench.engine.run_hooks(&image, &[], &mut |_| {});
         assert!(!bench.engine.has_left_hooks(), "the container was removed, or nothing runs in it any more");
         (result, bench.stub.calls())
     };
@@ -445,7 +445,7 @@ fn hooks_that_were_left_are_ended_by_an_engine_that_restarts() {
     let lost = |s: Script| s.fault("wait", 0, Kind::Close).fault("remove-container", 0, Kind::Close);
     let bench = Bench::new(lost);
     let image = bench.load().unwrap();
-    fails(bench.engine.run_hooks(&image, &mut |_| {}), Code::EngineUnreachable, &["hooks"]);
+    fails(bench.engine.run_hooks(&image, &[], &mut |_| {}), Code::EngineUnreachable, &["hooks"]);
     assert!(bench.engine.has_left_hooks());
 
     let socket = bench.stub.socket.clone();

@@ -51,7 +51,7 @@ fn layers_that_a_power_cut_has_left_damaged_are_not_used_again() {
     };
     let hooks = |dockerd: &Dockerd| {
         let mut said = Vec::new();
-        let ended = engine(dockerd).run_hooks(&load(dockerd), &mut |l| said.push(l.to_owned()));
+        let ended = engine(dockerd).run_hooks(&load(dockerd), &[], &mut |l| said.push(l.to_owned()));
         (ended.ok(), said)
     };
     assert_eq!(hooks(&dockerd), (Some(0), vec!["whole".to_owned()]));

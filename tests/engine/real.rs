@@ -63,7 +63,7 @@ fn from_an_archive_to_the_end_of_the_hooks() {
     assert!(hostapp.boot.starts_with(dockerd.data().join("volumes")), "{hostapp:?}");
 
     let mut said = Vec::new();
-    let status = engine.run_hooks(&loaded, &mut |l| said.push(l.to_owned())).unwrap();
+    let status = engine.run_hooks(&loaded, &[], &mut |l| said.push(l.to_owned())).unwrap();
     said.sort();
     assert_eq!(
         (status, said),
@@ -75,7 +75,7 @@ fn from_an_archive_to_the_end_of_the_hooks() {
     let bare = Made::new(vec![tar_of(&[("etc/x", 0o644, b"x")])]);
     bare.save(&archive, &["bare:1"]);
     let bare = engine.load(&archive::open(&archive).unwrap(), &mut |_| {}).unwrap();
-    fails(engine.run_hooks(&bare, &mut |_| {}), Code::EngineFailed, &["bare:1", "hostapp-update-hooks"]);
+    fails(engine.run_hooks(&bare, &[], &mut |_| {}), Code::EngineFailed, &["bare:1", "hostapp-update-hooks"]);
 
     engine.remove_containers().unwrap();
     assert!(!hostapp.boot.exists());
@@ -226,7 +226,7 @@ fn an_engine_that_goes_while_it_works() {
     std::thread::scope(|scope| {
         let engine = &engine;
         let running =
-            scope.spawn(move || engine.run_hooks(&loaded, &mut |l| begun.send(l.to_owned()).unwrap()));
+            scope.spawn(move || engine.run_hooks(&loaded, &[], &mut |l| begun.send(l.to_owned()).unwrap()));
         assert_eq!(wait.recv_timeout(Duration::from_secs(300)).unwrap(), "begun");
         dockerd.kill();
         fails(running.join().unwrap(), Code::EngineUnreachable, &["hooks"]);
@@ -297,7 +297,7 @@ fn a_container_is_made_from_the_image_that_was_loaded_though_its_name_was_moved(
     let made = container(&engine.create_hostapp(&ours).unwrap().id);
     assert_eq!(made["Image"], ours.id.as_str());
     let mut said = Vec::new();
-    assert_eq!(engine.run_hooks(&ours, &mut |l| said.push(l.to_owned())).unwrap(), 1);
+    assert_eq!(engine.run_hooks(&ours, &[], &mut |l| said.push(l.to_owned())).unwrap(), 1);
     assert_eq!(said, ["ours"]);
     let left = std::fs::read_dir(dockerd.data().join("containers")).unwrap().count();
     assert_eq!(left, 2, "those that were made from the wrong one are gone");

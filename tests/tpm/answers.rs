@@ -13,7 +13,7 @@ use copal::tpm::{Tpm, policy};
 use copal::unlock::seal;
 use proptest::prelude::*;
 
-use crate::kit::emulated_tpm::Emulated;
+use crate::kit::emulated_tpm::{Emulated, no_password};
 
 const SECRET: [u8; 32] = *b"a passphrase of thirty-two bytes";
 
@@ -197,6 +197,38 @@ fn a_tpm_is_closed_only_if_pcr_7_has_the_value_that_follows() {
         assert_eq!(seal::close(&mut tpm).unwrap_err().code(), Code::TpmUnusable);
     });
     assert_eq!(reads, 8, "the last one is that of PCR 7");
+}
+
+/// `TPM2_PolicyPCR`.
+const POLICY_PCR: u32 = 0x17f;
+
+#[test]
+fn a_pcr_that_is_extended_meanwhile_restarts_the_policy() {
+    let Some(emulated) = Emulated::new("a_pcr_that_is_extended_meanwhile_restarts_the_policy") else {
+        return;
+    };
+    let mut tpm = emulated.tpm();
+    let now = policy::pcr(&tpm.pcrs().unwrap());
+    tpm.store(INDEX, &now, &(&SECRET).into()).unwrap();
+    drop(tpm);
+    // The kernel extends PCR 10 (IMA), which no policy names, after the policy was met: this many times.
+    for (times, reads) in [(0, true), (1, true), (5, true), (1000, false)] {
+        let extend = |(wire, seen): &mut (UnixStream, u32), command: &[u8], _: &mut Vec<u8>| {
+            if command[6..10] == POLICY_PCR.to_be_bytes() && *seen < times {
+                *seen += 1;
+                let bank = [&1u32.to_be_bytes()[..], &[0, 0x0b], &[1; 32]].concat();
+                let body = [&10u32.to_be_bytes()[..], &no_password(), &bank].concat();
+                let size = u32::try_from(10 + body.len()).unwrap();
+                let head = [&[0x80, 2][..], &size.to_be_bytes(), &0x182u32.to_be_bytes()].concat();
+                wire.write_all(&[head, body].concat()).unwrap();
+                assert_eq!(message(wire).unwrap()[6..10], [0; 4]);
+            }
+        };
+        between(&emulated, (emulated.wire(), 0), extend, |mut tpm| match tpm.unlock(INDEX, &[now]) {
+            Ok(secret) => assert!(reads && secret.bytes() == &SECRET, "{times}"),
+            Err(e) => assert!(!reads && e.message().contains("0x128"), "{times}: {e}"),
+        });
+    }
 }
 
 /// A TPM that gives these answers, one after the other, whatever it is asked.

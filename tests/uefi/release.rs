@@ -43,7 +43,7 @@ fn firmware(db: &[&[u8]], dbx: &[&[u8]]) -> Measured {
 }
 
 fn check(now: &Measured, files: &Files) -> Result<(), String> {
-    let done = release::check(now, &|name| Ok(files.get(name).cloned()));
+    let done = release::check(now, None, &|name| Ok(files.get(name).cloned()));
     done.map_err(|e| {
         assert_eq!(e.code().as_str(), "release-not-allowed");
         e.message()
@@ -104,11 +104,33 @@ fn a_release_that_the_device_would_not_start_is_refused() {
     let read = |name: &str| {
         Ok(signed().remove(name).filter(|_| name.ends_with("grub.gpg") || name == "boot/bzImage"))
     };
-    let all: Vec<String> = release::reasons(&now, &read).iter().map(copal::error::Error::message).collect();
+    let all: Vec<String> =
+        release::reasons(&now, None, &read).iter().map(copal::error::Error::message).collect();
     assert_eq!(all.len(), 5, "each reason: {all:#?}");
     let unreadable = |_: &str| Err(std::io::ErrorKind::PermissionDenied.into());
-    let all = release::reasons(&now, &unreadable);
+    let all = release::reasons(&now, None, &unreadable);
     assert_eq!(all.len(), release::files().len(), "each once: {all:#?}");
     refused(&firmware(&[], &[KERNEL]), "bzImage: the firmware would not start it", &|_| {});
     refused(&firmware(&[], &[LOADER]), "bootx64.efi.secureboot: the firmware would not start it", &|_| {});
+}
+
+#[test]
+fn another_key_of_the_loader_is_a_reason_of_its_own() {
+    let now = firmware(&[], &[]);
+    let read = |name: &str| Ok(signed().remove(name));
+    let same = include_bytes!("../image/openpgp/rsa2048.gpg");
+    assert_eq!(release::reasons(&now, Some(same), &read), []);
+    let other = include_bytes!("../image/openpgp/rsa4096.gpg");
+    let reasons = release::reasons(&now, Some(other), &read);
+    let codes: Vec<&str> = reasons.iter().map(|e| e.code().as_str()).collect();
+    assert_eq!(codes, ["loader-key-changed"]);
+    assert!(reasons[0].hint().contains("--accept-loader-key"), "{}", reasons[0]);
+    // What the new loader does not take either has its own reason.
+    let mut files = signed();
+    files.insert("boot/bzImage.sig".to_owned(), OTHER_KERNEL_SIGNATURE.to_vec());
+    let codes: Vec<&str> = release::reasons(&now, Some(same), &|name| Ok(files.get(name).cloned()))
+        .iter()
+        .map(|e| e.code().as_str())
+        .collect();
+    assert_eq!(codes, ["release-not-allowed", "loader-key-changed"]);
 }

@@ -136,6 +136,8 @@ def answer(case: dict[str, Any], folder: Path) -> str | dict[str, str]:
         install(made["copal_replaced"](d), case, d, unpacked)
         made["copal_check_installed"](d)
         made["copal_delete_taken"](d)
+        if "copal_mark_unlock" in made:
+            made["copal_mark_unlock"](d)
         if "copal_put_hooks" in made:
             made["copal_put_hooks"](d)
         if {"hooks", "bootloaders", "root"} & set(case):

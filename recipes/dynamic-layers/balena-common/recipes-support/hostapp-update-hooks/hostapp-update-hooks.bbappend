@@ -30,7 +30,7 @@ SRC_URI:append = " ${@'file://' + d.getVar('COPAL_BOOTLOADERS_CONF') if d.getVar
 
 FILES:${PN} += "${sysconfdir}/copal"
 
-RDEPENDS:${PN}:append:class-target = " copal"
+RDEPENDS:${PN}:append:class-target = " copal copal-unlock-mark"
 
 do_install[prefuncs] =+ "copal_check_kept"
 do_install[postfuncs] += "copal_put_hooks"
