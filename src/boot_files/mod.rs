@@ -6,6 +6,7 @@ mod destination;
 pub mod fatrw;
 pub mod install;
 mod names;
+pub(crate) mod recovered;
 mod space;
 
 use std::fmt;

@@ -4,11 +4,13 @@ use std::io;
 use std::path::Path;
 
 use super::{Findings, Patient};
+use crate::boot_files::recovered;
 use crate::boot_state::{self, BootState, Named};
 use crate::error::{Code, Error};
 use crate::state::phase;
 use crate::sys::file::{FileKind, Folder, Obstacle, Owners, is_temporary};
 use crate::sys::mount;
+use crate::update::preflight;
 
 /// Free entries that a FAT's top folder needs for `bootcount.env` and a temporary file, each perhaps with a long name.
 const FEW_ENTRIES: u64 = 8;
@@ -104,7 +106,9 @@ fn one(patient: &Patient<'_>, point: &Path, found: &mut Findings<'_>) {
     };
     if read_only(patient, point) {
         found.problem(
-            &Error::new(Code::BootStateUnwritable, format!("{shown} is mounted read-only")).object(shown),
+            &Error::new(Code::BootStateUnwritable, format!("{shown} is mounted read-only"))
+                .object(shown)
+                .with_hint(preflight::CHECK_BOOT),
         );
     }
     match folder.space() {
@@ -119,6 +123,13 @@ fn one(patient: &Patient<'_>, point: &Path, found: &mut Findings<'_>) {
         }
     }
     entries(&folder, found);
+    match recovered::list(&folder) {
+        Ok(files) if !files.is_empty() => found.warn(
+            format!("{shown} has files that fsck has recovered: {}", recovered::named(&files)),
+            "look whether one of them is a file of yours; an update that is short of space moves them to /mnt/data/copal/fsck",
+        ),
+        _ => {}
+    }
     let mut left = Temporaries::default();
     left.collect(&folder, Path::new(""), 0);
     if !left.removable.is_empty() {

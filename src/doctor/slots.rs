@@ -3,13 +3,19 @@
 use super::{Findings, Patient};
 use crate::slot::Root;
 use crate::slot::hostapp;
+use crate::update::preflight;
 
 pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
     let Some(roots) = patient.roots else { return };
     let running = format!("slot {} runs, from {}", roots.active.slot, place(patient, &roots.active));
     found.ok(running);
     match roots.inactive() {
-        Ok(other) => found.ok(format!("slot {} is {}", other.slot, place(patient, other))),
+        Ok(other) => {
+            found.ok(format!("slot {} is {}", other.slot, place(patient, other)));
+            if let Err(e) = preflight::slot_is_writable(&patient.paths.inactive()) {
+                found.problem(&e);
+            }
+        }
         Err(e) => found.problem(&e),
     }
     for (root, path) in

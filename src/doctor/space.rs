@@ -3,16 +3,17 @@
 use std::path::Path;
 
 use super::{Findings, Patient};
+use crate::config::paths::Paths;
 use crate::error::{Code, Error};
 use crate::sys::file::Folder;
-use crate::update::preflight;
+use crate::update::preflight::{self, Inodes};
 
 /// Little for any archive. The real size is known only when the archive is there.
 const LITTLE_DATA_SPACE: u64 = 64 << 20;
 
 pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
     let paths = patient.paths;
-    state(&paths.state(), found);
+    state(paths, found);
     data(&paths.data(), found);
     let inactive = paths.inactive();
     match free(&inactive) {
@@ -22,21 +23,30 @@ pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
         )),
         Err(e) => found.problem(&unreadable(&inactive, Code::SlotUnknown, e)),
     }
+    inodes(&paths.active(), &inactive, found);
 }
 
-fn state(place: &Path, found: &mut Findings<'_>) {
-    let least = preflight::STATE;
-    match free(place) {
-        Ok(bytes) if bytes < least => found.problem(
-            &Error::new(
-                Code::StateUnwritable,
-                format!("{} has {bytes} bytes free, and {least} are needed", place.display()),
-            )
-            .object(place.display())
-            .with_hint("free space on it"),
-        ),
+/// Whether the other slot can have as many files as the running one.
+fn inodes(active: &Path, inactive: &Path, found: &mut Findings<'_>) {
+    let (Ok(Some(running)), Ok(Some(other))) = (Inodes::of(active), Inodes::of(inactive)) else { return };
+    let used = running.total.saturating_sub(running.free);
+    if used <= other.total {
+        return;
+    }
+    let shown = inactive.display();
+    let message = format!("{shown} has {} inodes, and the running slot uses {used}", other.total);
+    found.problem(&Error::new(Code::SlotFull, message).object(shown).with_hint(
+        "an update needs a release with fewer files than the running one: their number is fixed when the file system is made",
+    ));
+}
+
+fn state(paths: &Paths, found: &mut Findings<'_>) {
+    let place = paths.state();
+    match preflight::state_is_usable(paths)
+        .and_then(|()| free(&place).map_err(|e| unreadable(&place, Code::StateUnwritable, e)))
+    {
         Ok(bytes) => found.ok(format!("{} has {bytes} bytes free", place.display())),
-        Err(e) => found.problem(&unreadable(place, Code::StateUnwritable, e)),
+        Err(e) => found.problem(&e),
     }
 }
 

@@ -26,7 +26,10 @@ use crate::sys::mount;
 use crate::unlock;
 
 /// Bytes that an update's files need on the state partition.
-pub(crate) const STATE: u64 = 256 << 10;
+const STATE: u64 = 256 << 10;
+
+/// Files and directories that an update makes on the state partition.
+const STATE_FILES: u64 = 32;
 
 /// Limit of an archive's bytes, as a multiple of the slot's size: an archive may have each layer packed and unpacked, and has headers and
 /// padding that take no space in the slot.
@@ -97,6 +100,7 @@ pub fn check(spec: &UpdateSpec, paths: &Paths) -> Result<Ready> {
                 has_base(paths, &archive, file)?;
                 let needed = archive.unpacked.saturating_add(kept);
                 room_in_slot(&sysroot, needed)?;
+                inodes_in_slot(&sysroot, &archive)?;
                 if let Some(trees) = &trees {
                     let free = holds(&sysroot)?.saturating_sub(needed);
                     let judgement = trees.judge(&|file| archive.leaves.contains(file), free);
@@ -172,9 +176,7 @@ impl Device {
         let roots = Roots::of(&facts)?;
         let target = roots.inactive()?.clone();
         looked.map_err(|e| unusable(sysroot.path()).because(e))?;
-        if is_read_only(sysroot.path())? {
-            return Err(unusable(sysroot.path()).because("it is mounted read-only"));
-        }
+        slot_is_writable(sysroot.path())?;
         if spec.hooks {
             // First: an unmounted boot partition looks like one without a selection.
             boot_is_usable(paths)?;
@@ -286,6 +288,42 @@ fn room_in_slot(sysroot: &Sysroot, needed: u64) -> Result<()> {
     enough("the other root partition", sysroot.path(), needed, holds(sysroot)?)
 }
 
+/// What the engine makes in its store for each layer, and besides.
+const INODES_OF_LAYER: u64 = 16;
+const INODES_OF_ENGINE: u64 = 128;
+
+fn inodes_in_slot(sysroot: &Sysroot, archive: &Archive) -> Result<()> {
+    let layers = u64::try_from(archive.layers).unwrap_or(u64::MAX).saturating_mul(INODES_OF_LAYER);
+    let needed = archive.entries.saturating_add(layers).saturating_add(INODES_OF_ENGINE);
+    match Inodes::of(sysroot.path())? {
+        Some(Inodes { total, .. }) if total < needed => {
+            let message = format!(
+                "cannot update: the other root partition has {total} inodes, and the files of the release need {needed}"
+            );
+            Err(Error::new(Code::SlotFull, message).object(sysroot.path().display()).with_hint(
+                "use a release with fewer files: their number is fixed when the file system is made",
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Of a file system: how many files, directories and links it can have.
+pub(crate) struct Inodes {
+    pub(crate) total: u64,
+    pub(crate) free: u64,
+}
+
+impl Inodes {
+    /// `None` where the file system has no such limit.
+    pub(crate) fn of(path: &Path) -> Result<Option<Inodes>> {
+        let space = space(path)?;
+        #[allow(clippy::useless_conversion)] // their width depends on the platform
+        let (total, free) = (u64::from(space.files()), u64::from(space.files_available()));
+        Ok((total > 0).then_some(Inodes { total, free }))
+    }
+}
+
 /// All of the slot: the update erases its present content.
 fn holds(sysroot: &Sysroot) -> Result<u64> {
     let space = space(sysroot.path())?;
@@ -316,8 +354,19 @@ fn enough(what: &str, place: &Path, needed: u64, free: u64) -> Result<()> {
     Err(Error::new(Code::SlotFull, message).object(place.display()))
 }
 
+/// What the kernel does by itself to an ext4 in which it finds damage (`errors=remount-ro`). The initramfs of balenaOS checks each partition at each start.
+const READ_ONLY: &str = "it is mounted read-only";
+const CHECK: &str = "the kernel's log (`dmesg`) says why; restart the device, whose initramfs checks the file system, or unmount it and run `fsck.ext4 -f` on its device";
+
+pub(crate) const CHECK_BOOT: &str = "the kernel's log (`dmesg`) says why; restart the device, whose initramfs checks the file system, or unmount it and run `fsck.vfat -a` on its device";
+
+/// An update empties the slot, and fills it.
+pub(crate) fn slot_is_writable(slot: &Path) -> Result<()> {
+    if is_read_only(slot)? { Err(unusable(slot).because(READ_ONLY).with_hint(CHECK)) } else { Ok(()) }
+}
+
 /// Breadcrumbs and records need space: with a full state partition no rollback is safe.
-fn state_is_usable(paths: &Paths) -> Result<()> {
+pub(crate) fn state_is_usable(paths: &Paths) -> Result<()> {
     let state = paths.state();
     let error = || {
         Error::new(Code::StateUnwritable, format!("cannot update: {} cannot be used", state.display()))
@@ -327,17 +376,20 @@ fn state_is_usable(paths: &Paths) -> Result<()> {
         return Err(error().because("it does not exist"));
     }
     if is_read_only(&state)? {
-        return Err(error().because("it is mounted read-only"));
+        return Err(error().because(READ_ONLY).with_hint(CHECK));
     }
     let free = available(&state)?;
     if free < STATE {
-        return Err(error().because(format!(
-            "{} KiB are free, and {} KiB are needed",
-            free >> 10,
-            STATE >> 10
-        )));
+        return Err(error()
+            .because(format!("{} KiB are free, and {} KiB are needed", free >> 10, STATE >> 10))
+            .with_hint("free space on the state partition"));
     }
-    Ok(())
+    match Inodes::of(&state)? {
+        Some(Inodes { free, .. }) if free < STATE_FILES => Err(error()
+            .because(format!("{free} inodes are free, and {STATE_FILES} are needed"))
+            .with_hint("remove files from the state partition: many small ones have used its inodes")),
+        _ => Ok(()),
+    }
 }
 
 fn boot_is_usable(paths: &Paths) -> Result<()> {
@@ -361,7 +413,7 @@ fn boot_is_usable(paths: &Paths) -> Result<()> {
             return Err(error().because("nothing is mounted there"));
         }
         if is_read_only(&boot)? {
-            return Err(error().because("it is mounted read-only"));
+            return Err(error().because(READ_ONLY).with_hint(CHECK_BOOT));
         }
         // Without a node of its drive, no write to it can be flushed.
         Folder::open(&boot).map_err(|e| error().because(e))?;

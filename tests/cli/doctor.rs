@@ -86,13 +86,15 @@ fn the_doctor_names_what_would_stop_an_update() {
     finds(&t, "slots", "problem", "no ext4 file system is mounted there");
 }
 
-/// What the doctor says of a folder with a small file system on it: the verdict and the code.
-fn space(place: &str, kib: u32) -> (String, Value) {
+/// What a check of the doctor says of a directory with a file system on it that has these options: the verdict and the code.
+fn mounted(check: &str, place: &str, options: &str) -> (String, Value) {
     let t = device();
     let root = t.paths().root().to_owned();
-    let script = r#"mount -t tmpfs -o "size=$1k" none "$2" && "$3" doctor --json --root "$4"; true"#;
+    let script = r#"
+        cp -a "$2" /tmp/kept.$$; mount -t tmpfs none "$2"; cp -a /tmp/kept.$$/. "$2"; rm -r /tmp/kept.$$; mount -o "remount,$1" "$2"
+        "$3" doctor --json --root "$4"; true"#;
     let out = Command::new("unshare")
-        .args(["-m", "sh", "-c", script, "sh", &kib.to_string()])
+        .args(["-m", "sh", "-c", script, "sh", options])
         .arg(t.paths().at(place))
         .arg(env!("CARGO_BIN_EXE_copal"))
         .arg(root)
@@ -102,11 +104,23 @@ fn space(place: &str, kib: u32) -> (String, Value) {
     let found =
         text.lines().find_map(|l| serde_json::from_str::<Value>(l).unwrap()["doctor"].as_array().cloned());
     let found = found.unwrap_or_else(|| panic!("{text}{}", String::from_utf8_lossy(&out.stderr)));
-    let about =
-        |f: &&Value| f["check"] == "space" && f["text"].as_str().unwrap().contains(&format!("{place} has "));
+    let about = |f: &&Value| f["check"] == check && f["text"].as_str().unwrap().contains(place);
     let of_it: Vec<&Value> = found.iter().filter(about).collect();
     assert_eq!(of_it.len(), 1, "{found:#?}");
     (of_it[0]["verdict"].as_str().unwrap().to_owned(), of_it[0]["code"].clone())
+}
+
+fn space(place: &str, kib: u32) -> (String, Value) {
+    mounted("space", place, &format!("size={kib}k"))
+}
+
+#[test]
+fn what_the_kernel_has_made_read_only_is_a_problem() {
+    needs!(is_root);
+    assert_eq!(mounted("slots", "/mnt/sysroot/inactive", "ro"), ("problem".into(), "update-refused".into()));
+    assert_eq!(mounted("space", "/mnt/state", "ro"), ("problem".into(), "state-unwritable".into()));
+    let (verdict, _) = mounted("space", "/mnt/sysroot/inactive", "rw");
+    assert_eq!(verdict, "ok");
 }
 
 #[test]

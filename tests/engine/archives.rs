@@ -43,6 +43,7 @@ fn what_an_archive_holds() {
     assert_eq!((found.tags.as_slice(), found.layers), (["a:1".to_owned()].as_slice(), 2));
     // Two blocks, one, none, one, and something for each of the four.
     assert_eq!(found.unpacked, 4 * 4096 + 4 * 256);
+    assert_eq!(found.entries, 4);
     assert_eq!(found.layout, Layout::Docker);
     assert_eq!(found.size, image.archive(&["a:1"]).len() as u64);
     assert!(look(&image.archive(&[])).unwrap().tags.is_empty());

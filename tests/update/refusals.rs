@@ -149,6 +149,13 @@ fn what_an_archive_is_made_for_is_known_before_the_slot_is_emptied() {
     let head = crate::kit::image_archive::gzip(layer.as_bytes());
     bomb[1].1 = [head, zeroes].concat();
     refused(pack(&bomb), "slot-full");
+    // It has more files than the slot can have, and all of them are empty.
+    let inodes: usize = rig.ok(&["stat", "-f", "-c", "%c", "/mnt/sysroot/inactive"]).trim().parse().unwrap();
+    let names: Vec<String> = (0..inodes).map(|n| format!("many/{n}")).collect();
+    let mut files: Vec<(&str, u32, &[u8])> =
+        names.iter().map(|name| (name.as_str(), 0o644, &b""[..])).collect();
+    files.push(("boot/init", 0o755, b"#!/bin/sh"));
+    refused(Made::new(vec![tar_of(&files)]).archive(&["a:1"]), "slot-full");
 
     let base = format!("sha256:{}", digest(b"the image that runs"));
     let target = json!({ "rootfs": { "diff_ids": [base] } }).to_string();

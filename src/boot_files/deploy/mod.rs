@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 pub use rules::{Board, FINGERPRINT};
 
-use super::{Deployed, Destination};
+use super::{Deployed, Destination, recovered};
 use crate::config::paths::Paths;
 use crate::device_tree::pins::Pins;
 use crate::error::{Code, Error, Result};
@@ -87,12 +87,27 @@ impl DeployRequest {
         let mut plan = plan::Plan::make(self, &dest, choice);
         if self.purpose == Purpose::Update {
             plan.refuse_problems()?;
-            space::check(&plan, &dest, Path::new(&self.board.fingerprint))?;
+            self.has_space(&plan, &dest)?;
         }
         if plan.changes() || is_recorded_for_another(self) {
             record(self)?;
         }
         run::Deployment::new(self, &dest, plan).run()
+    }
+}
+
+impl DeployRequest {
+    /// Makes space of what fsck has left, where it is short of it.
+    fn has_space(&self, plan: &plan::Plan, dest: &Destination) -> Result<()> {
+        let fits = || space::check(plan, dest, Path::new(&self.board.fingerprint));
+        match fits() {
+            Err(e) if e.code() == Code::BootPartitionFull => {
+                let moved = recovered::move_away(&self.paths, dest.root())
+                    .map_err(|also| e.clone().and_also(&also.message()))?;
+                if moved { fits() } else { Err(e) }
+            }
+            done => done,
+        }
     }
 }
 

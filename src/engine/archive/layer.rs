@@ -33,6 +33,8 @@ pub(super) struct Layer {
     /// SHA-256 of the uncompressed tar: the identity of the layer.
     pub(super) digest: Digest256,
     pub(super) unpacked: u64, // bytes
+    /// Files, directories and links, but for further names of a file.
+    pub(super) entries: u64,
     pub(super) init: Effect,
     /// On each requested file, in the order of the request.
     pub(super) files: Vec<Effect>,
@@ -182,7 +184,8 @@ pub(super) fn measure(content: &mut dyn Read, limit: &Limit, files: &[PathBuf]) 
 fn weigh(content: &mut dyn Read, limit: &Limit, files: &[PathBuf]) -> Result<Layer, String> {
     let mut content = Hashed { inner: content, hash: Sha256::new() };
     let mut tar = Tar::new(&mut content);
-    let (mut unpacked, mut init, mut programs) = (0u64, Effect::Untouched, Programs::None);
+    let (mut unpacked, mut entries) = (0u64, 0u64);
+    let (mut init, mut programs) = (Effect::Untouched, Programs::None);
     let files: Vec<Vec<&str>> = files.iter().map(|file| names(file)).collect();
     let mut effects = vec![Effect::Untouched; files.len()];
     let mut contents = vec![None; files.len()];
@@ -199,6 +202,7 @@ fn weigh(content: &mut dyn Read, limit: &Limit, files: &[PathBuf]) -> Result<Lay
             _ => member.size.next_multiple_of(BLOCK_BYTES),
         };
         unpacked = unpacked.saturating_add(blocks).saturating_add(OVERHEAD_BYTES);
+        entries += u64::from(member.kind != MemberKind::HardLink);
         let path = names(&member.name);
         let is_init = path == init_path;
         let is_program = is_init || matches!(*path, ["bin" | "sbin", _] | ["usr", "bin" | "sbin", _]);
@@ -228,7 +232,7 @@ fn weigh(content: &mut dyn Read, limit: &Limit, files: &[PathBuf]) -> Result<Lay
     // The digest covers the padding after the end of the tar.
     io::copy(&mut content, &mut io::sink()).map_err(|e| e.to_string())?;
     let digest = Digest256(content.hash.finalize().into());
-    Ok(Layer { digest, unpacked, init, files: effects, contents, programs, releases })
+    Ok(Layer { digest, unpacked, entries, init, files: effects, contents, programs, releases })
 }
 
 /// The names of a path. Names that are not UTF-8 match nothing.

@@ -171,7 +171,8 @@ fn image(
     if layers.len() > MAX_LAYERS {
         return Err(format!("its image has {} layers, more than {MAX_LAYERS}", layers.len()));
     }
-    let (mut unpacked, mut init, mut programs) = (0u64, Effect::Gone, Programs::None);
+    let (mut unpacked, mut entries) = (0u64, 0u64);
+    let (mut init, mut programs) = (Effect::Gone, Programs::None);
     let mut files = vec![(Effect::Gone, None); members.files.len()];
     let mut releases = Releases::none();
     for (name, id) in layers.iter().zip(&ids) {
@@ -181,6 +182,7 @@ fn image(
             return Err(format!("the layer {name:?} is damaged: it is {found}, not {id}"));
         }
         unpacked = unpacked.saturating_add(layer.unpacked);
+        entries = entries.saturating_add(layer.entries);
         init = init.below(layer.init);
         for ((effect, kept), (upper, content)) in
             files.iter_mut().zip(layer.files.into_iter().zip(layer.contents))
@@ -220,6 +222,7 @@ fn image(
         tags,
         size: members.size,
         unpacked,
+        entries,
         layers: layers.len(),
         layout,
         content,

@@ -56,6 +56,8 @@ pub struct Archive {
     pub size: u64,
     /// Bytes of the unpacked layers: files in whole blocks of 4 KiB, a block for each folder, and what the engine stores for each.
     pub unpacked: u64,
+    /// Files, directories and links of all layers: each takes an inode of the slot.
+    pub entries: u64,
     pub layers: usize,
     pub layout: Layout,
     pub content: Content,

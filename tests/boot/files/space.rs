@@ -50,25 +50,65 @@ fn what_is_there_already_needs_no_space() {
     device.update().unwrap();
 }
 
+/// A test beside this one that starts a program holds every open file, and its room, for a moment.
+fn as_soon_as_it_fits(device: &Device, check: &dyn Fn()) {
+    let begun = Instant::now();
+    loop {
+        let done = device.update();
+        check();
+        match done {
+            Err(e) if e.code() == Code::BootPartitionFull && begun.elapsed() < HANG => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            done => return done.unwrap(),
+        }
+    }
+}
+
 /// A leftover of a cut copy takes its room; it is removed before room is counted.
 #[test]
 fn a_remaining_file_does_not_stop_the_next_update() {
     needs!(can_run);
     let (_mounted, device) = device(1000 + 1000 + 600, 1000, 1000);
     std::fs::write(device.boot().join("CPL00001.TMP"), "x".repeat(900 << 10)).unwrap();
-    let begun = Instant::now();
-    loop {
-        let done = device.update();
-        // Before the room is counted: a refusal changes nothing else.
-        assert!(!device.boot().join("CPL00001.TMP").exists());
-        match done {
-            // A test beside this one that starts a program holds every open file, and its room, for a moment.
-            Err(e) if e.code() == Code::BootPartitionFull && begun.elapsed() < HANG => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            done => break done.unwrap(),
-        }
-    }
+    // Before the room is counted: a refusal changes nothing else.
+    as_soon_as_it_fits(&device, &|| assert!(!device.boot().join("CPL00001.TMP").exists()));
+}
+
+#[test]
+fn what_fsck_has_recovered_makes_way_for_an_update_and_for_nothing_else() {
+    needs!(can_run);
+    let (_mounted, mut device) = device(1000 + 1000 + 600, 1000, 1000);
+    let (name, text) = ("FSCK0000.REC", "r".repeat(900 << 10));
+    std::fs::write(device.boot().join(name), &text).unwrap();
+    let moved = device.at("/mnt/data/copal/fsck").join(name);
+
+    // It cannot be kept elsewhere: it stays, and is named.
+    let e = device.update().unwrap_err();
+    assert_eq!((e.code(), e.effect()), (Code::BootPartitionFull, Effect::Refused), "{e}");
+    assert!(e.message().contains("FSCK0000.REC (921600 bytes)"), "{e}");
+    assert!(std::fs::read_to_string(device.boot().join(name)).unwrap() == text);
+
+    // Neither an undo nor a rollback touches it.
+    device.mount_data();
+    device.undo().unwrap();
+    assert!(device.boot().join(name).exists() && !moved.exists());
+    std::fs::write(device.boot().join("zImage"), "o".repeat(1000 << 10)).unwrap();
+    let record = RollbackRecord {
+        target: Slot::B,
+        kind: RollbackKind::Health,
+        transaction: "t".into(),
+        boot_id: "one".into(),
+    };
+    record.write(&device.paths()).unwrap();
+    device.update().unwrap();
+    assert!(device.boot().join(name).exists() && !moved.exists());
+    RollbackRecord::remove(&device.paths()).unwrap();
+
+    std::fs::write(device.boot().join("zImage"), "o".repeat(1000 << 10)).unwrap();
+    as_soon_as_it_fits(&device, &|| assert!(!device.boot().join(name).exists()));
+    assert!(std::fs::read_to_string(&moved).unwrap() == text);
+    assert!(md5sum_is_content(&device.boot()));
 }
 
 #[test]

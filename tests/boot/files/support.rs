@@ -68,6 +68,10 @@ impl Device {
         self.paths().boot()
     }
 
+    pub fn mount_data(&mut self) {
+        self.machine.mount("179:6", "/mnt/data", "ext4", "/dev/mmcblk0p6", "rw").folder("/mnt/data");
+    }
+
     pub fn at(&self, path: &str) -> PathBuf {
         self.paths().at(path)
     }
