@@ -7,6 +7,13 @@ use crate::unlock;
 
 pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
     let (Some(facts), Some(roots)) = (patient.facts, patient.roots) else { return };
+    match unlock::encryption(facts, &roots.active) {
+        Ok(partitions) => partitions.into_iter().for_each(|partition| match partition {
+            Ok(text) => found.ok(text),
+            Err(e) => found.problem(&e),
+        }),
+        Err(e) => found.problem(&e),
+    }
     let look = match unlock::look(patient.paths, facts, &roots.active) {
         Ok(Some(look)) => look,
         Ok(None) => return,
@@ -16,13 +23,6 @@ pub(super) fn look(patient: &Patient<'_>, found: &mut Findings<'_>) {
     look.wrong.iter().for_each(|e| found.problem(e));
     look.next_start.iter().for_each(|e| found.problem(e));
     look.doubtful.iter().for_each(|e| found.warn(e.message(), e.hint()));
-    match unlock::encryption(facts, &roots.active) {
-        Ok(partitions) => partitions.into_iter().for_each(|partition| match partition {
-            Ok(text) => found.ok(text),
-            Err(e) => found.problem(&e),
-        }),
-        Err(e) => found.problem(&e),
-    }
     match unlock::signatures(patient.paths, &patient.paths.active()) {
         Ok(text) => found.ok(text),
         Err(e) => found.problem(&e),

@@ -28,6 +28,8 @@ pub fn uuid(start: &[u8]) -> Option<String> {
 /// Which headers of a partition are whole, by their checksums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Headers {
+    /// Something else than LUKS, as with plain dm-crypt.
+    None,
     /// LUKS1, which has one, without a checksum.
     First,
     /// LUKS2: how often each of both was written; `None` where it is damaged.
@@ -46,7 +48,7 @@ const SUM_AT: usize = 448;
 const SUM_BYTES: usize = 64;
 
 impl Headers {
-    /// An error where the partition does not begin with LUKS1, and has no header of LUKS2 at any place.
+    /// To be called before cryptsetup, which repairs one of both from the other without a word.
     pub fn read(node: &Path) -> io::Result<Headers> {
         let file = File::open(node)?;
         let mut start = [0; BYTES];
@@ -68,7 +70,7 @@ impl Headers {
             }
         }
         if first.is_none() && copy.is_none() && !start.starts_with(MAGIC) {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it has no header of LUKS"));
+            return Ok(Headers::None);
         }
         Ok(Headers::Second { first, copy })
     }
@@ -168,6 +170,7 @@ mod tests {
         let mut first = [0; 4096];
         first[..8].copy_from_slice(b"LUKS\xba\xbe\0\x01");
         assert_eq!(read(&first).unwrap(), Headers::First);
-        assert!(read(&[0; 8192]).is_err() && read(b"short").is_err());
+        assert_eq!(read(&[0; 8192]).unwrap(), Headers::None);
+        assert!(read(b"short").is_err());
     }
 }

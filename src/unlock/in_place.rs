@@ -16,8 +16,11 @@ use crate::sys::file::read_bytes;
 /// Of the loader, on the partition that the firmware reads.
 const CONFIG: &str = "EFI/BOOT/grub.cfg";
 
-/// A line for each encrypted partition: cipher, key slots, and both headers.
+/// A line for each encrypted partition: cipher, key slots, and both headers. Before any other check: cryptsetup repairs a header by itself.
 pub(crate) fn encryption(facts: &Facts, active: &Root) -> Result<Vec<Result<String>>> {
+    if !active.encrypted {
+        return Ok(Vec::new());
+    }
     let partitions = encrypted_partitions(facts, active)?;
     Ok(partitions.iter().map(|(device, node)| of_partition(&device.name, node)).collect())
 }
@@ -32,6 +35,7 @@ fn of_partition(name: &str, node: &Path) -> Result<String> {
     };
     let headers = header::Headers::read(node).map_err(|e| damaged("its header cannot be read").because(e))?;
     let copy = match headers {
+        header::Headers::None => return Ok(format!("{shown} ({name}): no header of LUKS")),
         header::Headers::First => "LUKS1, without a copy of its header".to_owned(),
         header::Headers::Second { first: Some(first), copy: Some(copy) } if first == copy => {
             format!("LUKS2, header and copy are whole (number {first})")
