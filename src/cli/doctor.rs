@@ -7,7 +7,7 @@ use clap::Args;
 use super::Ui;
 use crate::config::paths::Paths;
 use crate::doctor::{self, Finding, Subject, Verdict};
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, counted};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,7 +62,7 @@ pub(super) fn run_doctor(args: &DoctorArgs, ui: &Ui) -> Result<()> {
         return Ok(());
     }
     ui.finding("doctor", &findings, &text);
-    let what = if problems == 1 { "1 thing".into() } else { format!("{problems} things") };
+    let what = counted(problems, "thing");
     Err(Error::new(Code::ProblemsFound, format!("{what} would stop {subject}")))
 }
 

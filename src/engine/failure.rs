@@ -87,6 +87,12 @@ impl Failure {
         text.contains("no space left on device") || text.contains("disk quota exceeded")
     }
 
+    /// Whether the engine lacks the base image of a delta, for which it looks by its ID (moby, `image/fs.go`; balenaEngine, `distribution/pull_v2.go` and
+    /// `image/tarexport/load.go`).
+    pub(super) fn lacks_base(&self) -> bool {
+        self.text.contains("failed to get digest sha256:") && self.text.contains("no such file or directory")
+    }
+
     /// Whether the answer is complete except for a trailing fragment without a message: bollard 0.21 keeps the `\r` of the last line if it arrives alone.
     pub(super) fn is_loose_end(&self) -> bool {
         self.text == "bytes remaining on stream"

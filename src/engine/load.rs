@@ -68,7 +68,11 @@ impl Engine {
             return Err(Error::new(Code::Io, what).object(archive.display()).because(e));
         }
         let said = said.map_err(|e| {
-            let code = if blames_archive(&e) { Code::ImageArchiveInvalid } else { Code::EngineFailed };
+            let code = match () {
+                () if e.lacks_base() => Code::DeltaBaseMissing,
+                () if blames_archive(&e) => Code::ImageArchiveInvalid,
+                () => Code::EngineFailed,
+            };
             e.coded(code, &what).object(archive.display())
         })?;
         match said.loaded().as_slice() {

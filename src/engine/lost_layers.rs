@@ -18,7 +18,7 @@ use futures_util::{StreamExt as _, stream};
 use super::clean::{WORK_CHECKS, WORK_INTERVAL};
 use super::failure::{Failure, Why};
 use super::{Engine, REMOVAL};
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, counted};
 use crate::sys::file::read_text;
 
 /// Layers of an image (moby, `maxLayerDepth` in layer/layer_store.go). A longer chain is a circle of damaged records.
@@ -40,7 +40,7 @@ impl Engine {
         if records.names == 0 {
             return Ok(());
         }
-        tracing::warn!("the engine has {} layers that no image has; removing them", records.names);
+        tracing::warn!("the engine has {} that no image has; removing them", counted(records.names, "layer"));
         for look in 0.. {
             let chains = records.chains();
             let given = self.give_images(&chains);

@@ -185,6 +185,7 @@ pub(super) fn judge(failure: &Failure) -> (Code, bool) {
         Why::Garbled => (Code::EngineFailed, false),
         Why::Interrupted => (Code::Interrupted, false),
         _ if failure.is_full() => (Code::SlotFull, false),
+        _ if failure.lacks_base() => (Code::DeltaBaseMissing, false),
         _ if has(&HOPELESS) => (Code::RegistryUnreachable, false),
         _ if has(&UNKNOWN) => (Code::ImageUnknown, false),
         _ if has(&UNREACHABLE) => (Code::RegistryUnreachable, true),

@@ -32,7 +32,9 @@ impl Reference {
         };
         let (host, path) = split_host(repository);
         if host.is_some_and(|h| !is_host(h)) {
-            return Err(bad("the registry's name"));
+            return Err(bad(
+                "the registry's name has other characters than letters, digits, - and ., or its port is no number",
+            ));
         }
         if repository.len() > 255 || !path.split('/').all(is_component) {
             return Err(bad(
@@ -48,10 +50,10 @@ impl Reference {
             ));
         }
         if tag.is_some_and(|t| !is_tag(t)) {
-            return Err(bad("the tag"));
+            return Err(bad("the tag may have letters, digits, _ . and -, and at most 128 of them"));
         }
         if digest.is_some_and(|d| !is_digest(d)) {
-            return Err(bad("the digest"));
+            return Err(bad("the digest is an algorithm, a colon and hexadecimal digits, as sha256:0123…"));
         }
         Ok(Reference {
             repository: repository.to_owned(),

@@ -306,8 +306,9 @@ codes! {
     ImageNotHostOs = "image-not-host-os", "name an image of the host OS";
     /// The programs in the archive of an update are for another processor family than the device's. Nothing was changed.
     ImageWrongArchitecture = "image-wrong-architecture", "use the release for this device type", never_after_write;
-    /// The archive of an update is a delta, and the running slot does not have its base image. Nothing was changed.
-    DeltaBaseMissing = "delta-base-missing", "install the whole release, or a delta for the running release", never_after_write;
+    /// An update is a delta, and the running slot does not have its base image. An archive is refused before anything is changed; of a pull, the engine
+    /// says it.
+    DeltaBaseMissing = "delta-base-missing", "install the whole release, or a delta for the running release";
     /// The registry or the engine has no image with that name.
     ImageUnknown = "image-unknown", "correct the image reference, or the tag in it";
     /// The registry requires credentials, or does not accept those that were sent.

@@ -205,6 +205,11 @@ impl Error {
     }
 }
 
+/// A number with a noun, whose plural ends with an s.
+pub(crate) fn counted(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
 fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }

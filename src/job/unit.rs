@@ -1,7 +1,8 @@
 //! A job as a unit of systemd.
 
-use std::fs::TryLockError;
+use std::fs::{self, TryLockError};
 use std::io;
+use std::path::{Path, PathBuf};
 
 use nix::sys::signal::Signal;
 
@@ -97,10 +98,68 @@ impl JobFiles {
     }
 
     pub(super) fn settle_locked(&self) -> Result<(), SystemdError> {
-        if self.end().is_none() && Bus::system().is_inactive(&self.unit())? {
+        if self.end().is_some() {
+            return Ok(());
+        }
+        let is_gone = match Bus::system().is_inactive(&self.unit()) {
+            Ok(is_inactive) => is_inactive,
+            // The bus may be away for long, and no update can begin meanwhile. A request that was not taken may belong to a unit that waits.
+            Err(e)
+                if self.request().exists() || has_control_group(Path::new(CONTROL_GROUPS), &self.unit()) =>
+            {
+                return Err(e);
+            }
+            Err(e) => {
+                tracing::debug!("{}: {e}; no control group has its name", self.unit());
+                true
+            }
+        };
+        if is_gone {
             self.forget_secrets();
             self.write_end(&EndRecord::default()).map_err(|e| SystemdError::Unreachable(e.to_string()))?;
         }
         Ok(())
+    }
+}
+
+const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
+
+/// Whether a unit of the system may have processes: systemd removes the directory of its control group with the last one. `true` where this cannot be
+/// seen. Units of a template are in a slice of their own (systemd.slice(5)), and cgroup v1 has a hierarchy for systemd.
+fn has_control_group(top: &Path, unit: &str) -> bool {
+    let tops: Vec<PathBuf> = ["", "systemd", "unified"]
+        .iter()
+        .map(|name| top.join(name).join("system.slice"))
+        .filter(|top| top.is_dir())
+        .collect();
+    let is_there = |slice: &PathBuf| {
+        let Ok(entries) = fs::read_dir(slice) else { return true };
+        let slices = entries.flatten().map(|entry| entry.path());
+        slices
+            .filter(|path| path.extension().is_some_and(|end| end == "slice"))
+            .chain([slice.clone()])
+            .any(|path| path.join(unit).exists())
+    };
+    tops.is_empty() || tops.iter().any(is_there)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_without_a_control_group_has_no_processes() {
+        let dir = tempfile::tempdir().unwrap();
+        let has = || has_control_group(dir.path(), "copal-job@7.service");
+        assert!(has(), "without control groups nothing is known");
+        for (version, slice) in [("", "system.slice"), ("systemd", "system.slice/system-copal\\x2djob.slice")]
+        {
+            let slice = dir.path().join(version).join(slice);
+            fs::create_dir_all(slice.join("copal-job@6.service")).unwrap();
+            assert!(!has());
+            fs::create_dir(slice.join("copal-job@7.service")).unwrap();
+            assert!(has());
+            fs::remove_dir(slice.join("copal-job@7.service")).unwrap();
+        }
     }
 }

@@ -14,7 +14,7 @@ use super::policies::Policies;
 use super::release::KERNEL;
 use super::seal::{self, Sealed};
 use crate::config::paths::Paths;
-use crate::error::Result;
+use crate::error::{Result, counted};
 use crate::slot::Root;
 use crate::sys::file::read_bytes;
 use crate::tpm::Tpm;
@@ -106,8 +106,8 @@ fn narrow(
         return Ok(());
     }
     tracing::info!(
-        "the disk is no longer unlocked in {} states that are past",
-        known.iter().filter(|branch| !next.contains(branch)).count()
+        "the disk is no longer unlocked in {} of the past",
+        counted(known.iter().filter(|branch| !next.contains(branch)).count(), "state")
     );
     seal::seal(tpm, policies, sealed, &next)
 }

@@ -15,7 +15,7 @@ use super::policies::Policies;
 use super::seal::{self, Sealed};
 use crate::config::paths::Paths;
 use crate::disk::partition::label;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, counted};
 use crate::luks::passphrase::Passphrase;
 use crate::luks::{header, mapping};
 use crate::measurements::EventLog;
@@ -156,7 +156,12 @@ impl Disk {
         let encrypted = encrypted.into_iter().collect::<Result<Vec<_>>>()?;
         let count = on_it.iter().filter(|partition| uuid_of(&node(partition)).is_some()).count();
         if count != encrypted.len() {
-            let why = format!("{} has {count} encrypted partitions, and not {}", plain.disk, encrypted.len());
+            let why = format!(
+                "{} has {}, and not {}",
+                plain.disk,
+                counted(count, "encrypted partition"),
+                encrypted.len()
+            );
             return Err(would_not(&why));
         }
         Ok(Disk { plain: node(plain), encrypted })

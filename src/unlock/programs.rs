@@ -18,7 +18,7 @@ use super::seal;
 use super::way::{Direction, Way};
 use super::{pending, release};
 use crate::config::paths::Paths;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, counted};
 use crate::measurements::Measured;
 use crate::slot::Root;
 use crate::sys::file::{self, Content, Folder, Outcome, read_bytes};
@@ -153,7 +153,7 @@ impl<'a> Prepared<'a> {
             let hint = "if `copal doctor` says that the next start is unlocked: restart the device, then update again";
             return Err(would_not(&why).with_hint(hint));
         }
-        tracing::info!("the disk will be unlocked in {} states", branches.len());
+        tracing::info!("the disk will be unlocked in {}", counted(branches.len(), "state"));
         seal::seal(&mut tpm, &policies, &sealed, &branches)
     }
 

@@ -72,6 +72,19 @@ fn what_an_archive_holds() {
     let both = [image.members(&["a:1"]), image.oci(false, &[])].concat();
     let of_both = look(&pack(&both)).unwrap();
     assert_eq!(Archive { size: found.size, ..of_both }, found);
+    // Damage of what they do not read is damage of the archive all the same.
+    let documents = [r#""layers":[{"#, r#""manifests":[{"#].map(|words| {
+        let has = |text: &[u8]| text.windows(words.len()).any(|window| window == words.as_bytes());
+        both.iter().position(|(name, text)| name.starts_with("blobs/") && has(text)).unwrap()
+    });
+    for at in documents {
+        let mut damaged = both.clone();
+        damaged[at].1.push(b' ');
+        bad(&pack(&damaged), &["blobs/sha256/", "is damaged"]);
+    }
+    let mut damaged = both.clone();
+    damaged.last_mut().unwrap().1 = b"{\"manifests\": 1}".to_vec();
+    bad(&pack(&damaged), &["index.json"]);
     // A layer that is there twice is a link in what older engines write.
     let twice = Made::new(vec![image.layers[0].clone(), image.layers[0].clone()]);
     let manifest =
@@ -317,7 +330,7 @@ fn a_delta_names_its_base() {
     assert!(matches!(content, Content::Delta { base: None, .. }), "{content:?}");
     bad(&delta(&format!("sha256:{base}"), "{"), &["what the delta makes"]);
     let more = json!({ "rootfs": { "diff_ids": ["sha256:1", "sha256:2"] } }).to_string();
-    bad(&delta(&format!("sha256:{base}"), &more), &["1 layers", "has 2"]);
+    bad(&delta(&format!("sha256:{base}"), &more), &["1 layer,", "has 2"]);
 }
 
 #[test]

@@ -102,6 +102,11 @@ fn errors_of_pulling() {
         (page!(418), Code::EngineFailed, 1),
         (page!(429), Code::RegistryUnreachable, 3),
         (page!(503), Code::RegistryUnreachable, 3),
+        (
+            "failed to get digest sha256:0123: open /mnt/sysroot/inactive/balena/image/overlay2/imagedb/content/sha256/0123: no such file or directory",
+            Code::DeltaBaseMissing,
+            1,
+        ),
         ("something new", Code::EngineFailed, 1),
     ];
     for (text, code, expected) in cases {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Serialize, Serializer};
 
 use crate::config::flasher_conf::FlasherConf;
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Result, counted};
 use crate::sys::file;
 
 /// Deeper folders are refused, so that every walk ends.
@@ -320,9 +320,15 @@ impl fmt::Display for Item {
         let (from, to) = (self.source.display(), self.destination.display());
         let (files, bytes) = (self.files.len(), self.bytes());
         match self.action {
-            Action::MergeFolder => write!(f, "add the {files} files of {from}/ to {to}/ ({bytes} bytes)"),
+            Action::MergeFolder => {
+                write!(f, "add the {} of {from}/ to {to}/ ({bytes} bytes)", counted(files, "file"))
+            }
             Action::ReplaceFolder => {
-                write!(f, "replace the folder {to}/ with that of the medium: {files} files, {bytes} bytes")
+                write!(
+                    f,
+                    "replace the folder {to}/ with that of the medium: {}, {bytes} bytes",
+                    counted(files, "file")
+                )
             }
             Action::CopyFile => write!(f, "copy {from} to {to} ({bytes} bytes)"),
         }

@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 use super::layer::{Effect, Programs, Releases};
 use super::{Archive, Check, Content, Layout, Members, Requested};
 use crate::config::os_release::OsRelease;
+use crate::error::counted;
 use crate::image::digest::Digest256;
 
 /// In `manifest.json` (moby, image/tarexport).
@@ -91,8 +92,12 @@ const MAX_LAYERS: usize = 125;
 const MAX_INDEXES: usize = 16;
 
 pub(super) fn understand(members: &Members) -> Check<Archive> {
+    members.are_whole()?;
     // Engines prefer it to an index.json.
     if members.items.contains_key("manifest.json") {
+        if members.items.contains_key("index.json") {
+            parse::<Index>("index.json", members.document("index.json")?)?;
+        }
         let entries: Vec<ManifestEntry> = parse("manifest.json", members.document("manifest.json")?)?;
         let ManifestEntry { config, repo_tags, layers } = the_one(entries)?;
         let text = members.document(&config)?;
@@ -166,7 +171,8 @@ fn image(
     }
     let ids = config.rootfs.diff_ids.unwrap_or_default();
     if layers.is_empty() || ids.len() != layers.len() {
-        return Err(format!("it has {} layers, and its image is made of {}", layers.len(), ids.len()));
+        let has = counted(layers.len(), "layer");
+        return Err(format!("it has {has}, and its image is made of {}", ids.len()));
     }
     if layers.len() > MAX_LAYERS {
         return Err(format!("its image has {} layers, more than {MAX_LAYERS}", layers.len()));
@@ -239,7 +245,7 @@ impl Labels {
             let made = target.rootfs.diff_ids.unwrap_or_default().len();
             // The engine takes a layer of the delta for each one of the new image.
             if made > layers {
-                return Err(format!("it has {layers} layers, and what it makes has {made}"));
+                return Err(format!("it has {}, and what it makes has {made}", counted(layers, "layer")));
             }
         }
         let base = self.base.as_deref().and_then(sha256);

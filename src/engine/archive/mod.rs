@@ -375,6 +375,12 @@ impl Members {
         }
     }
 
+    /// Each document with a digest as its name has it, also one that no other names.
+    fn are_whole(&self) -> Check<()> {
+        let documents = self.items.iter().filter(|(_, item)| matches!(item, Item::Document(_)));
+        documents.map(|(name, _)| self.document(name).map(drop)).collect()
+    }
+
     fn document(&self, name: &str) -> Check<&[u8]> {
         let text = match self.item(name) {
             Some(Item::Document(text)) => text,
