@@ -8,13 +8,16 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 
 use super::failure::{Failure, Why};
-use super::pull::{judge, proxy_cannot_connect};
+use super::pull::{judge, proxy_cannot_connect, status_of_registry};
 use super::{Engine, HUB, Reference};
 use crate::engine::credentials::Credentials;
 use crate::error::{Code, Result};
 
 /// Between two questions about an unreachable registry.
 const REGISTRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often a pull is begun with a registry that fails.
+const BEGINNINGS: u32 = 3;
 
 const MAX_ADDRESSES: usize = 8;
 
@@ -68,6 +71,8 @@ impl Engine {
                 Verdict::Silent => {
                     return self.is_out_of_reach(name, &reached).then(|| out_of_reach(name, limit));
                 }
+                // The engine answers so for errors of its own, too, and for mirrors and plain HTTP.
+                Verdict::Unclear if status_of_registry(&failure).is_some() => break,
                 Verdict::Unclear => {
                     tracing::debug!("pulling {name} without an answer of the registry: {}", failure.text);
                     return None;
@@ -79,8 +84,19 @@ impl Engine {
             Verdict::Fails | Verdict::Unreachable => Some(failure),
             // The network comes and goes.
             Verdict::Silent => unreachable.filter(|_| self.is_out_of_reach(name, &reached)),
-            Verdict::Unclear => None,
+            Verdict::Unclear => self.goes_on_failing(name, credentials, &failure).then_some(failure),
         }
+    }
+
+    /// Whether the registry answers a pull with the same status each time: it has too many requests, or is out of order.
+    fn goes_on_failing(&self, name: &Reference, credentials: Option<&Credentials>, first: &Failure) -> bool {
+        let Some(status) = status_of_registry(first) else { return false };
+        (1..BEGINNINGS).all(|_| {
+            tracing::debug!("{name}: {}; beginning another pull", first.text);
+            thread::sleep(self.timeouts.registry / 10);
+            let next = self.failure_of_pull(name, credentials);
+            next.and_then(|failure| status_of_registry(&failure)) == Some(status)
+        })
     }
 
     /// Begins a pull, and drops it. Returns its failure or timeout; `None` when it begins well.

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use bollard::BollardRequest;
 use bollard::models::CreateImageInfo;
 use bollard::query_parameters::CreateImageOptionsBuilder;
@@ -6,6 +8,7 @@ use futures_util::Stream;
 use super::failure::{Failure, Why};
 use super::layers::Layers;
 use super::{Engine, Image, Progress, Reference, watch};
+use crate::engine::archive::MAX_LAYERS;
 use crate::engine::credentials::{self, Credentials};
 use crate::error::{Code, Result};
 use crate::job::Stage;
@@ -69,12 +72,20 @@ impl Engine {
     ) -> Result<(), Failure> {
         let mut answers = self.answers_to_pull(name, credentials);
         let mut done = false;
+        let mut named = BTreeSet::new();
         loop {
             match watch::next(&self.docker, self.timeouts, Some(self.timeouts.stall), &mut answers, || false)
                 .await
             {
                 Ok(Some(answer)) => {
                     done |= says_done(&answer);
+                    named.extend(layer_named(&answer).map(str::to_owned));
+                    if named.len() > MAX_LAYERS {
+                        let text = format!(
+                            "its image has more than {MAX_LAYERS} layers, and the engine registers no more"
+                        );
+                        return Err(Failure { why: Why::Reported, text });
+                    }
                     if let Some(p) = take(&answer, layers) {
                         progress(&p);
                     }
@@ -94,6 +105,12 @@ impl Engine {
 fn says_done(answer: &CreateImageInfo) -> bool {
     let status = answer.status.as_deref().unwrap_or_default();
     status.starts_with("Status: ") && answer.error_detail.is_none()
+}
+
+/// The layer that a line announces, before it is fetched (moby, distribution/xfer/download.go).
+fn layer_named(answer: &CreateImageInfo) -> Option<&str> {
+    let is_announced = matches!(answer.status.as_deref(), Some("Pulling fs layer" | "Already exists"));
+    answer.id.as_deref().filter(|_| is_announced)
 }
 
 /// Progress from a line about one layer (moby, distribution/xfer), or about all.
@@ -189,6 +206,7 @@ pub(super) fn judge(failure: &Failure) -> (Code, bool) {
         _ if has(&HOPELESS) => (Code::RegistryUnreachable, false),
         _ if has(&UNKNOWN) => (Code::ImageUnknown, false),
         _ if has(&UNREACHABLE) => (Code::RegistryUnreachable, true),
+        _ if status_of_registry(failure).is_some() => (Code::RegistryUnreachable, true),
         _ if has(&REFUSED) => (Code::RegistryRefused, false),
         // The next download of a damaged layer may be complete.
         _ if text.contains("filesystem layer verification failed") => (Code::EngineFailed, true),
@@ -205,6 +223,25 @@ fn page(text: &str) -> Option<u16> {
     let (_, rest) = text.split_once("error parsing http ")?;
     let (status, _) = rest.split_once(" response body")?;
     status.parse().ok()
+}
+
+/// The HTTP status with which a registry that was reached fails: of a limit, or of the server. The words are those of moby's registry client, and of its newer
+/// store.
+pub(super) fn status_of_registry(failure: &Failure) -> Option<u16> {
+    if !matches!(failure.why, Why::Refused(_) | Why::Reported) {
+        return None;
+    }
+    let text = failure.text.to_ascii_lowercase();
+    let after = |words: &str| {
+        let (_, rest) = text.split_once(words)?;
+        rest.split(|c: char| !c.is_ascii_digit()).find(|word| word.len() == 3)?.parse().ok()
+    };
+    let is_limited = ["toomanyrequests", "too many requests"].iter().any(|words| text.contains(words));
+    let status = page(&text)
+        .or_else(|| after("unexpected http status"))
+        .or_else(|| after("unexpected status from"))
+        .or(is_limited.then_some(429));
+    status.filter(|status| matches!(status, 429 | 500..))
 }
 
 fn by_status(status: u16) -> (Code, bool) {

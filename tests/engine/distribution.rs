@@ -122,15 +122,6 @@ fn any_other_answer_refuses_nothing() {
     let cases = [
         ("an engine that does not know the question", refused(404, page)),
         ("another error", refused(500, "something new")),
-        ("a registry that fails", refused(500, "received unexpected HTTP status: 503 Service Unavailable")),
-        ("one that wants a pause", refused(429, "toomanyrequests: You have reached your pull rate limit")),
-        (
-            "a page that wants one",
-            refused(
-                500,
-                "error parsing HTTP 429 response body: invalid character '<' looking for beginning of value: \"<html>\"",
-            ),
-        ),
         (
             "one that breaks off",
             refused(500, "read tcp 10.0.0.1:4->10.0.0.2:443: read: connection reset by peer"),
@@ -153,6 +144,47 @@ fn any_other_answer_refuses_nothing() {
     assert_eq!(bench.stub.calls(), ["distribution"], "the image is there");
 }
 
+/// The registry's answers that a server in trouble gives, or one with a limit.
+const TROUBLE: [(u16, &str); 4] = [
+    (500, "received unexpected HTTP status: 503 Service Unavailable"),
+    (429, "toomanyrequests: You have reached your pull rate limit"),
+    (
+        500,
+        "error parsing HTTP 429 response body: invalid character '<' looking for beginning of value: \"<html>\"",
+    ),
+    (500, "unexpected status from HEAD request to https://r.example/v2/a: 500 Internal Server Error"),
+];
+
+#[test]
+fn a_registry_that_goes_on_failing_is_refused_at_once_and_with_its_status() {
+    for (status, text) in TROUBLE {
+        let (result, bench) = asks("r.example/a:1", |s| {
+            s.fault("distribution", 0, refused(status, text)).fault("pull", 0, refused(500, text))
+        });
+        assert_eq!(result.as_ref().unwrap_err().effect(), Effect::Refused);
+        fails(result, Code::RegistryUnreachable, &["cannot pull the image r.example/a:1", text]);
+        assert_eq!(bench.stub.calls(), ["distribution", "pull", "pull", "pull"], "{text}");
+        // The engine's own, or a mirror's: a pull begins well.
+        let pulls = says(&["{\"status\":\"Pulling from a\",\"id\":\"1\"}\r\n"], Then::Hang);
+        let (result, bench) = asks("r.example/a:1", |s| {
+            s.fault("distribution", 0, refused(status, text)).fault("pull", 0, pulls)
+        });
+        result.unwrap();
+        assert_eq!(bench.stub.calls(), ["distribution", "pull"]);
+        // Something else each time.
+        let other = refused(500, "received unexpected HTTP status: 502 Bad Gateway");
+        let (result, bench) = asks("r.example/a:1", |s| {
+            s.fault("distribution", 0, refused(status, text)).fault("pull", 1, other).fault(
+                "pull",
+                0,
+                refused(500, text),
+            )
+        });
+        result.unwrap();
+        assert_eq!(bench.stub.calls(), ["distribution", "pull", "pull"]);
+    }
+}
+
 #[test]
 fn a_registry_that_answers_to_a_pull_alone_refuses_nothing() {
     // A mirror, one that knows manifests by their tags only, one without TLS: the engine pulls, and is stopped at once.
@@ -171,7 +203,7 @@ fn a_registry_that_answers_to_a_pull_alone_refuses_nothing() {
         }
     }
     // It fails, but with what may pass.
-    let busy = refused(500, "received unexpected HTTP status: 502 Bad Gateway");
+    let busy = refused(500, "Get \"https://r.example/v2/\": EOF");
     let (result, _) = asks("r.example/a:1", |s| {
         s.fault("distribution", 0, refused(404, "manifest unknown")).fault("pull", 0, busy)
     });

@@ -38,6 +38,25 @@ fn a_pull() {
     fails(bench.engine.pull("no name", &mut |_| {}), Code::ImageUnknown, &["no name"]);
 }
 
+#[test]
+fn a_pull_of_more_layers_than_the_engine_registers_ends_at_once() {
+    let lines = |count: u32| -> Vec<String> {
+        let line = |n| {
+            format!("{{\"status\":\"Pulling fs layer\",\"progressDetail\":{{}},\"id\":\"{n:012x}\"}}\r\n")
+        };
+        (0..count).map(line).collect()
+    };
+    let begins = |count: u32, then: Then| {
+        let lines = lines(count);
+        says(&lines.iter().map(String::as_str).collect::<Vec<_>>(), then)
+    };
+    let (result, tries) = pull(|s| s.fault("pull", 0, begins(126, Then::Hang)));
+    fails(result, Code::EngineFailed, &["more than 125 layers"]);
+    assert_eq!(tries, 1);
+    let (result, _) = pull(|s| s.fault("pull", 0, begins(125, Then::End)));
+    fails(result, Code::EngineFailed, &["does not report"]);
+}
+
 /// What dockerd 20.10 makes of a page for people. It may have any word.
 macro_rules! page {
     ($status:literal) => {

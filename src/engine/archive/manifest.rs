@@ -87,7 +87,7 @@ struct Manifest {
 }
 
 /// The engine registers no more (moby, `layer/layer_store.go`, `maxLayerDepth`).
-const MAX_LAYERS: usize = 125;
+pub(in crate::engine) const MAX_LAYERS: usize = 125;
 
 const MAX_INDEXES: usize = 16;
 

@@ -25,6 +25,7 @@ mod manifest;
 mod tar;
 
 pub use elf::Machine;
+pub(super) use manifest::MAX_LAYERS;
 
 use layer::Layer;
 use tar::{MemberKind, Tar};
@@ -377,8 +378,8 @@ impl Members {
 
     /// Each document with a digest as its name has it, also one that no other names.
     fn are_whole(&self) -> Check<()> {
-        let documents = self.items.iter().filter(|(_, item)| matches!(item, Item::Document(_)));
-        documents.map(|(name, _)| self.document(name).map(drop)).collect()
+        let mut documents = self.items.iter().filter(|(_, item)| matches!(item, Item::Document(_)));
+        documents.try_for_each(|(name, _)| self.document(name).map(drop))
     }
 
     fn document(&self, name: &str) -> Check<&[u8]> {
