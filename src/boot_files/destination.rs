@@ -135,8 +135,12 @@ impl Destination {
 
     fn not_a_folder(&self, path: &Path) -> Error {
         let full = self.root.path().join(path);
-        Error::new(Code::BootNameInvalid, format!("{} is not a folder on the boot partition", full.display()))
-            .object(full.display())
+        Error::new(
+            Code::BootNameInvalid,
+            format!("{} is not a directory on the boot partition", full.display()),
+        )
+        .object(full.display())
+        .with_hint("rename it, or remove it: boot files belong into a directory of that name")
     }
 }
 

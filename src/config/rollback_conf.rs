@@ -82,7 +82,15 @@ impl RollbackConf {
     pub fn read(paths: &Paths, args: &[OsString]) -> (Self, Vec<Error>) {
         let (raw, mut mistakes) = match RawConf::load_if_there(&paths.at(FILE)) {
             Ok(raw) => (raw.unwrap_or_default(), Vec::new()),
-            Err(e) => (RawConf::default(), vec![e]),
+            // Nothing of such a file counts, and all that is wrong in it is said.
+            Err(e) => {
+                let (raw, mut mistakes) = RawConf::load_leniently(&paths.at(FILE));
+                if mistakes.is_empty() {
+                    mistakes.push(e);
+                }
+                drop(Self::parse(&raw, &mut mistakes));
+                (RawConf::default(), mistakes)
+            }
         };
         let mut conf = Self::parse(&raw, &mut mistakes);
         conf.take_positionals(args, &mut mistakes);

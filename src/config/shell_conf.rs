@@ -81,6 +81,29 @@ impl RawConf {
     }
 
     pub fn parse(text: &str, file: &Path) -> Result<Self> {
+        Self::scan(text, file, &mut Err)
+    }
+
+    /// Each mistake of a file that [`load`](Self::load) refuses, and the assignments beside them. A line with a mistake is left out.
+    pub(super) fn load_leniently(path: &Path) -> (Self, Vec<Error>) {
+        const MOST: usize = 20;
+        let mut mistakes = Vec::new();
+        let mut keep = |e| {
+            if mistakes.len() == MOST {
+                return Err(e);
+            }
+            mistakes.push(e);
+            Ok(())
+        };
+        let raw = match read::bounded(path, MAX_BYTES) {
+            Ok(bytes) => Self::scan(&String::from_utf8_lossy(&bytes), path, &mut keep).unwrap_or_default(),
+            Err(_) => Self::default(),
+        };
+        (raw, mistakes)
+    }
+
+    /// An error of `mistake` ends it.
+    fn scan(text: &str, file: &Path, mistake: &mut dyn FnMut(Error) -> Result<()>) -> Result<Self> {
         if let Some(nul) = text.find('\0') {
             let (line, column) = read::position(text.as_bytes(), nul);
             return Err(at(Code::ConfSyntax, file, Position { line, column }, "a NUL byte")
@@ -97,7 +120,18 @@ impl RawConf {
                 Some(_) if cursor.at_line_end() => {
                     cursor.bump();
                 }
-                Some(_) => entries.push(cursor.assignment()?),
+                Some(_) => {
+                    let begin = cursor.clone();
+                    match cursor.assignment() {
+                        Ok(entry) => entries.push(entry),
+                        Err(e) => {
+                            mistake(e)?;
+                            // A quote that is not closed has taken the rest of the file.
+                            cursor = begin;
+                            while cursor.bump().is_some_and(|c| c != '\n') {}
+                        }
+                    }
+                }
             }
         }
     }
@@ -166,6 +200,7 @@ fn at(code: Code, file: &Path, at: Position, what: impl fmt::Display) -> Error {
 const BLANKS: [char; 2] = [' ', '\t'];
 const OPERATORS: [char; 7] = [';', '&', '|', '<', '>', '(', ')'];
 
+#[derive(Clone)]
 struct Cursor<'a> {
     rest: Chars<'a>,
     at: Position,

@@ -11,6 +11,7 @@ mod unlock;
 
 use std::path::Path;
 
+use nix::unistd::geteuid;
 use serde::Serialize;
 
 use crate::config::paths::Paths;
@@ -50,7 +51,14 @@ impl Findings<'_> {
         code: Option<&'static str>,
         hint: Option<String>,
     ) {
-        self.all.push(Finding { check: self.check, verdict, text: text.into(), code, hint });
+        let (check, text) = (self.check, text.into());
+        // The words of the C library for EACCES, as Rust's standard library and nix have them.
+        if verdict != Verdict::Ok && text.contains("Permission denied") && !geteuid().is_root() {
+            let (text, hint) =
+                (format!("unknown (requires root): {text}"), Some("run it as root".to_owned()));
+            return self.all.push(Finding { check, verdict: Verdict::Warning, text, code: None, hint });
+        }
+        self.all.push(Finding { check, verdict, text, code, hint });
     }
 
     fn ok(&mut self, text: impl Into<String>) {

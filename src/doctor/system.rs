@@ -1,5 +1,7 @@
 //! Files of interrupted updates, updates that run, the rules of a trial, and systemd.
 
+use std::io;
+
 use super::{Findings, Patient};
 use crate::config::rollback_conf::{self, RollbackConf};
 use crate::hooks;
@@ -13,7 +15,18 @@ const IN_THE_SLOT: [&str; 5] = ["hostapps/.new", "current.new", "kept-boot", "co
 
 pub(super) fn cleanup(patient: &Patient<'_>, found: &mut Findings<'_>) {
     let inactive = patient.paths.inactive();
-    let left: Vec<_> = IN_THE_SLOT.iter().filter(|n| inactive.join(n).symlink_metadata().is_ok()).collect();
+    let mut left = Vec::new();
+    for name in IN_THE_SLOT {
+        match inactive.join(name).symlink_metadata() {
+            Ok(_) => left.push(name),
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                let what =
+                    format!("cannot look for files of an interrupted update in {}: {e}", inactive.display());
+                return found.warn(what, "run it as root");
+            }
+            Err(_) => {}
+        }
+    }
     for name in &left {
         found.warn(
             format!("an interrupted update has left {}", inactive.join(name).display()),

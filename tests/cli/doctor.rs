@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use serde_json::Value;
@@ -134,6 +135,56 @@ fn space_is_a_problem_where_an_update_would_stop_for_it() {
     let t = device();
     fs::remove_dir(t.paths().data()).unwrap();
     finds(&t, "space", "warning", "/mnt/data");
+}
+
+#[test]
+fn what_only_root_may_read_is_unknown_to_others() {
+    needs!(is_root);
+    let mut t = device();
+    t.file("/copal", "");
+    let (root, program) = (t.paths().root().to_owned(), t.paths().at("/copal"));
+    fs::copy(env!("CARGO_BIN_EXE_copal"), &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    for private in ["/mnt/boot", "/mnt/sysroot/inactive", "/mnt/state"] {
+        fs::set_permissions(t.paths().at(private), fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    fs::set_permissions(&root, fs::Permissions::from_mode(0o755)).unwrap();
+    let out = Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(&program)
+        .args(["doctor", "--root"])
+        .arg(&root)
+        .env("LLVM_PROFILE_FILE", "/dev/null")
+        .current_dir("/")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    for check in ["boot-state", "boot-partition", "space", "cleanup"] {
+        let line = text.lines().find(|line| line.contains(&format!(" {check}: unknown (requires root): ")));
+        assert!(
+            line.is_some_and(|line| line.starts_with("warning ") && line.ends_with("run it as root")),
+            "{check}: {text}"
+        );
+    }
+    assert!(!text.contains("no files of an interrupted update"), "{text}");
+    assert!(
+        !text.lines().any(|line| line.starts_with("PROBLEM") && line.contains("Permission denied")),
+        "{text}"
+    );
+}
+
+#[test]
+fn every_mistake_in_the_rules_of_a_trial_is_named() {
+    let mut t = device();
+    t.file(
+        "/etc/copal/rollback.conf",
+        "COUNT=many\nTIMEOUT = 5\nUNKNOWN=1\nREQUIRE_UNITS='2\nALTBOOT_TIMEOUT=0\n",
+    );
+    for words in
+        ["COUNT: ", "rollback.conf:2:", "unknown key UNKNOWN", "rollback.conf:4:", "ALTBOOT_TIMEOUT: "]
+    {
+        finds(&t, "rollback-conf", "warning", words);
+    }
 }
 
 #[test]

@@ -392,12 +392,12 @@ fn what_only_root_may_read_is_unknown_to_others() {
     };
     let text = seen(&[]);
     for part in ["phase    ", "update   ", "hook     ", "updated  ", "tree     "] {
-        assert!(text.lines().any(|l| l == format!("{part}unknown (needs root)")), "{part} in {text}");
+        assert!(text.lines().any(|l| l == format!("{part}unknown (requires root)")), "{part} in {text}");
     }
-    assert!(text.contains("slot B   unknown (needs root)") && !text.contains("no hostapp"), "{text}");
+    assert!(text.contains("slot B   unknown (requires root)") && !text.contains("no hostapp"), "{text}");
     assert!(!text.contains("problem"), "{text}");
     for option in ["--history", "--log"] {
-        assert_eq!(seen(&[option]).trim(), "unknown (needs root)", "{option}");
+        assert_eq!(seen(&[option]).trim(), "unknown (requires root)", "{option}");
     }
     let line: Value = serde_json::from_str(seen(&["--json"]).lines().last().unwrap()).unwrap();
     let expected =

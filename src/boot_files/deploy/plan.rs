@@ -60,6 +60,11 @@ impl Plan {
                 maker.plan.problems.push(e);
             }
         }
+        // A release may have the old logo's file as well.
+        let written: BTreeSet<OsString> = maker.plan.steps.iter().map(|step| maker.fold(&step.to)).collect();
+        let obsolete = std::mem::take(&mut maker.plan.obsolete);
+        maker.plan.obsolete =
+            obsolete.into_iter().filter(|path| !written.contains(&maker.fold(path))).collect();
         maker.plan
     }
 

@@ -68,7 +68,7 @@ pub(super) fn run_status(args: &StatusArgs, ui: &Ui) -> Result<()> {
 const TEXT_COLUMN: usize = 9;
 
 /// In the place of what this user may not read.
-const UNKNOWN: &str = "unknown (needs root)";
+const UNKNOWN: &str = "unknown (requires root)";
 
 fn text(status: &Status) -> String {
     let mut out = String::new();

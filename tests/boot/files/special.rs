@@ -34,6 +34,17 @@ fn a_logo_of_the_old_name_is_kept_if_it_is_the_owners() {
 }
 
 #[test]
+fn a_release_that_has_the_logo_of_the_old_name_keeps_it() {
+    let old = ("splash/resin-logo.png", "of the release");
+    for (was, now) in [("of the image", "new logo"), ("the owner's", "the owner's")] {
+        let device = Device::new(&[("splash/resin-logo.png", was)], &[LOGO, old]);
+        std::fs::write(device.boot().join("balenaos.fingerprint"), line("of the image", old.0)).unwrap();
+        device.undo().unwrap();
+        assert_eq!(device.see(), tree(&[("splash/", ""), ("splash/balena-logo.png", now), old]), "{was}");
+    }
+}
+
+#[test]
 fn a_logo_without_a_record_is_the_owners() {
     let device = Device::new(&[("splash/resin-logo.png", "which?")], &[LOGO]);
     device.update().unwrap();
