@@ -35,6 +35,10 @@ const HELPERS: [&str; 3] =
     ["/usr/sbin/balena-config-defaults", "/usr/libexec/os-helpers-sb", "/usr/libexec/os-helpers-tpm2"];
 const OF_HELPERS: (&str, &str) = ("TPM2TOOLS_TCTI", "device:/dev/tpmrm0");
 
+/// What `balena-config-defaults` sets, and does not export: a caller's value does not reach hooks.
+const OF_CONFIG: [(&str, &str); 2] =
+    [("BALENA_BOOT_MOUNTPOINT", "/mnt/boot"), ("BOOT_MOUNTPOINT", "/mnt/boot")];
+
 #[derive(Debug, Clone)]
 pub struct Run {
     pub phases: Phases,
@@ -131,7 +135,11 @@ pub fn run_program(program: &Path, args: &[&OsStr], during_update: &OsStr) -> Re
     tracing::info!("running {shown}");
     let speaker = Speaker { name: &name, full: &shown, hook: None, levels: true };
     let command = Command::script(program).map_err(|e| wrong("cannot run", e))?;
-    let command = command.args(args).envs([(DURING_UPDATE, during_update)]).limit(Some(RUN_LIMIT));
+    let command = command
+        .with_default_signals()
+        .args(args)
+        .envs([(DURING_UPDATE, during_update)])
+        .limit(Some(RUN_LIMIT));
     let ended = command.run_logged(speaker, |_| ());
     let ended = ended.map_err(|e| wrong("cannot run", e))?;
     if ended.end.is_success() { Ok(()) } else { Err(wrong("hooks failed:", ended.because()).after_write()) }
@@ -243,7 +251,9 @@ impl Runner<'_> {
         let speaker = Speaker { name: &hook.name, full: &hook.name, hook: Some(&hook.name), levels: true };
         let helpers = HELPERS.iter().all(|name| self.paths.at(name).is_file());
         command(hook, self.debug)?
+            .with_default_signals()
             .envs(helpers.then_some(OF_HELPERS))
+            .envs(OF_CONFIG.into_iter().filter(|(name, _)| std::env::var_os(name).is_some()))
             .envs(self.run.more.iter().copied())
             .envs([(DURING_UPDATE, &self.run.during_update), (HOOKS_DIR, &with_slash(&self.run.dir))])
             .limit(self.run.limit)

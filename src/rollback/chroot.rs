@@ -333,7 +333,8 @@ fn run(root: &Path, limit: Duration) -> Result<()> {
     let cannot = |e: io::Error| {
         Error::new(Code::HookFailed, "cannot run the hooks of the old system").object(HOOK_RUNNER).because(e)
     };
-    let mut command = Command::new(HOOK_RUNNER).in_root(root).map_err(cannot)?.limit(Some(limit));
+    let mut command =
+        Command::new(HOOK_RUNNER).with_default_signals().in_root(root).map_err(cannot)?.limit(Some(limit));
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with(OWN_PREFIX) {
             command = command.without(name);

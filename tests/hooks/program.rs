@@ -1,5 +1,6 @@
 //! `hostapp-update-hooks` and `copal hooks` as their callers see them.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
@@ -22,6 +23,39 @@ fn ends(out: &Output, code: i32) -> (String, String) {
     let (stdout, stderr) = (text(&out.stdout), text(&out.stderr));
     assert_eq!(out.status.code(), Some(code), "{stdout}{stderr}");
     (stdout, stderr)
+}
+
+#[test]
+fn nothing_that_the_caller_ignores_is_ignored_in_a_hook_and_its_boot_partition_is_not_theirs() {
+    let site = Site::new();
+    let text = "grep SigIgn: /proc/self/status\necho at $BALENA_BOOT_MOUNTPOINT, $BOOT_MOUNTPOINT\n";
+    site.hook("1-x", &format!("#!/bin/sh\n{text}"));
+    // One that a shell runs.
+    site.hook("2-x", text);
+    std::fs::set_permissions(site.hooks().join("2-x"), std::fs::Permissions::from_mode(0o644)).unwrap();
+    let mut command = Command::new("sh");
+    // As nohup, a job in the background, and a program that looks after its pipes itself.
+    command.args(["-c", "trap '' HUP INT QUIT PIPE; exec \"$0\" \"$@\""]);
+    command.env("BALENA_BOOT_MOUNTPOINT", "/theirs").env_remove("BOOT_MOUNTPOINT");
+    let ours = legacy(&site, &[]);
+    command.arg(ours.get_program()).args(ours.get_args());
+    ours.get_envs().for_each(|(name, value)| match value {
+        Some(value) => drop(command.env(name, value)),
+        None => drop(command.env_remove(name)),
+    });
+    let (_, stderr) = ends(&command.output().unwrap(), 0);
+    for name in ["1-x", "2-x"] {
+        let said = |words: &str| {
+            stderr
+                .lines()
+                .find(|l| l.contains(&format!("{name}: {words}")))
+                .unwrap_or_else(|| panic!("{stderr}"))
+        };
+        let ignored = said("SigIgn:").rsplit(|c: char| !c.is_ascii_hexdigit()).next().unwrap();
+        let ignored = u64::from_str_radix(ignored, 16).unwrap();
+        assert_eq!(ignored & 0x7fff_ffff, 0, "{stderr}");
+        assert!(said("at ").ends_with("at /mnt/boot,"), "{stderr}");
+    }
 }
 
 #[test]

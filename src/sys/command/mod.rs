@@ -15,7 +15,7 @@ use std::process::{self, Stdio};
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 mod lines;
 mod logged;
@@ -88,12 +88,13 @@ impl Command {
         Command { inner, limit: None, silence: SILENCE, apart: false, input: Stdio::null() }
     }
 
-    /// A foreign program. bash runs a script without `#!`, as the shell did that used to start it; the kernel refuses it (ENOEXEC).
+    /// A foreign program, with the default action of each signal. bash runs a script without `#!`, as the shell did that used to start it; the kernel refuses it (ENOEXEC).
     pub fn script(path: &Path) -> io::Result<Self> {
-        Ok(match interpreter(path)? {
+        let command = match interpreter(path)? {
             None => Command::new(path),
             Some(bash) => Command::new(bash).arg(path),
-        })
+        };
+        Ok(command.with_default_signals())
     }
 
     #[must_use]
@@ -120,6 +121,26 @@ impl Command {
     #[must_use]
     pub fn without(mut self, variable: impl AsRef<OsStr>) -> Self {
         self.inner.env_remove(variable);
+        self
+    }
+
+    /// With the default action of each signal, also of those that the caller of this program ignores. It is in a process group of its own, so that the end of
+    /// a terminal does not reach it.
+    #[must_use]
+    #[allow(unsafe_code)]
+    pub(crate) fn with_default_signals(mut self) -> Self {
+        let reset = || {
+            let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+            for signal in
+                Signal::iterator().filter(|signal| !matches!(signal, Signal::SIGKILL | Signal::SIGSTOP))
+            {
+                // SAFETY: no handler is installed.
+                unsafe { sigaction(signal, &default) }?;
+            }
+            Ok(())
+        };
+        // SAFETY: system calls only, no allocation.
+        unsafe { self.inner.pre_exec(reset) };
         self
     }
 

@@ -27,7 +27,7 @@ impl Content<'_> {
     pub(super) fn mode(&self) -> io::Result<u32> {
         match self {
             Content::Bytes(_) => Ok(0o644),
-            Content::BytesAs(_, mode) => Ok(mode & 0o777),
+            Content::BytesAs(_, mode) => Ok(mode & 0o7777),
             Content::File(file) => Ok(file.metadata()?.mode() & 0o777),
         }
     }

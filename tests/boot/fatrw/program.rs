@@ -76,6 +76,8 @@ fn options_stand_where_the_scripts_put_them() {
     assert_eq!(std::fs::metadata(path.join("a")).unwrap().mode() & 0o777, 0o600);
     ok(&run_with(&["write", &at(&path, "b"), "--mode=0644"], b"x"), b"");
     assert_eq!(std::fs::metadata(path.join("b")).unwrap().mode() & 0o777, 0o644);
+    ok(&run_with(&["write", "-m", "4755", &at(&path, "d")], b"x"), b"");
+    assert_eq!(std::fs::metadata(path.join("d")).unwrap().mode() & 0o7777, 0o4755);
     ok(&run(&["--unsafe", "copy", &at(&path, "a"), &at(&path, "c")]), b"");
     assert_eq!(std::fs::metadata(path.join("c")).unwrap().mode() & 0o777, 0o600);
     for debug in ["-d", "--debug"] {
