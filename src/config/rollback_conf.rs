@@ -88,7 +88,7 @@ impl RollbackConf {
                 if mistakes.is_empty() {
                     mistakes.push(e);
                 }
-                drop(Self::parse(&raw, &mut mistakes));
+                let _ = Self::parse(&raw, &mut mistakes);
                 (RawConf::default(), mistakes)
             }
         };
