@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, select};
-use tokio::time::{sleep, timeout};
+use tokio::net::unix::pipe::Receiver;
+use tokio::time::timeout;
 use zbus::Connection;
 use zbus::connection::Builder;
 use zbus::fdo::{self, RequestNameFlags};
@@ -20,6 +21,7 @@ use crate::config::paths::Paths;
 use crate::error::{Code, Error, Result};
 use crate::slot::Slot;
 use crate::sys::notify::{self, ServiceState};
+use crate::sys::signal::{self, SignalGuard};
 
 /// Between two checks of a running job, and so at least between two signals about it.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -32,6 +34,8 @@ const READ_LIMIT: Duration = Duration::from_secs(1);
 const FIRST_READ_LIMIT: Duration = Duration::from_secs(5);
 /// For an answer of the bus, on the slowest board under full load.
 const BUS_ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// For the calls that came before a stop. A shutdown does not wait for a plan, which may read the whole image.
+const STOP_LIMIT: Duration = Duration::from_secs(20);
 /// After this time without a message, no more calls arrive for a released name.
 const DRAIN_SILENCE: Duration = Duration::from_millis(100);
 /// Between two questions to systemd whether the job's unit is still there.
@@ -57,14 +61,20 @@ enum Left {
 }
 
 pub fn run(options: &ServiceOptions) -> Result<()> {
+    let deferred = |e| Error::new(Code::Io, "cannot defer signals that end the service").because(e);
+    // SIGTERM stops it: the calls that came before are answered.
+    let guard = SignalGuard::begin().map_err(deferred)?;
+    let wake = signal::wake().map_err(deferred)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(|e| Error::new(Code::Io, "cannot start the service").because(e))?;
-    let result = runtime.block_on(serve(options));
+    let result =
+        runtime.block_on(async { serve(options, &Receiver::from_owned_fd(wake).map_err(deferred)?).await });
+    guard.end();
     runtime.shutdown_background();
     result
 }
 
-async fn serve(options: &ServiceOptions) -> Result<()> {
+async fn serve(options: &ServiceOptions, stop: &Receiver) -> Result<()> {
     let core = Core::new(options.paths.clone());
     let mut pause = Duration::ZERO;
     loop {
@@ -72,7 +82,7 @@ async fn serve(options: &ServiceOptions) -> Result<()> {
             Ok(bus) => {
                 pause = Duration::ZERO;
                 notify::state(ServiceState::Ready);
-                let mut service = Service { core: &core, bus, idle: options.idle };
+                let mut service = Service { core: &core, bus, stop, idle: options.idle };
                 match service.attend().await {
                     Left::Ended => return Ok(()),
                     Left::BusLost => tracing::info!("the bus is gone"),
@@ -88,7 +98,11 @@ async fn serve(options: &ServiceOptions) -> Result<()> {
         pause = (pause * 2).clamp(POLL_INTERVAL, MAX_RECONNECT_PAUSE);
         let until = Instant::now() + pause;
         while Instant::now() < until {
-            sleep(POLL_INTERVAL).await;
+            // The job goes on in its own unit.
+            drop(timeout(POLL_INTERVAL, stop.readable()).await);
+            if signal::came().is_some() {
+                return Ok(());
+            }
             core.poll();
             notify::state(ServiceState::Alive);
         }
@@ -146,6 +160,8 @@ async fn connect(core: &Arc<Core>) -> Result<Bus> {
 struct Service<'a> {
     core: &'a Arc<Core>,
     bus: Bus,
+    /// Can be read once a signal came that stops the service.
+    stop: &'a Receiver,
     idle: Duration,
 }
 
@@ -180,7 +196,11 @@ impl Service<'_> {
             if self.core.is_busy() {
                 used = Instant::now();
             } else if used.elapsed() >= self.idle {
-                self.leave().await;
+                self.leave(None).await;
+                return Left::Ended;
+            }
+            if signal::came().is_some() {
+                self.leave(Some(STOP_LIMIT)).await;
                 return Left::Ended;
             }
             let wait = if working {
@@ -191,17 +211,18 @@ impl Service<'_> {
             let wait = wait.min(alive);
             let closed = (pin!(self.bus.connection.closed()), pin!(self.bus.own.closed()));
             let closed = select(closed.0, closed.1);
+            let stopped = pin!(self.stop.readable());
             let over = if working {
-                timeout(wait, closed).await.is_ok()
+                matches!(timeout(wait, select(closed, stopped)).await, Ok(Either::Left(_)))
             } else {
                 // The first of the two wins if both are ready. A failed send also counts as activity.
-                match timeout(wait, select(closed, activity)).await {
-                    Ok(Either::Left(_)) => true,
-                    Ok(Either::Right(_)) => {
+                match timeout(wait, select(select(closed, activity), stopped)).await {
+                    Ok(Either::Left((Either::Left(_), _))) => true,
+                    Ok(Either::Left((Either::Right(_), _))) => {
                         used = Instant::now();
                         false
                     }
-                    Err(_) => false,
+                    Ok(Either::Right(_)) | Err(_) => false,
                 }
             };
             if over {
@@ -211,23 +232,28 @@ impl Service<'_> {
     }
 
     /// Exits without losing a call. systemd first learns that the service exits: a call after the name is released makes the bus request a
-    /// new service, which systemd starts after this one's end. Then the calls that came before are answered.
-    async fn leave(&self) {
+    /// new service, which systemd starts after this one's end. Then the calls that came before are answered. `limit`: to a stop, no longer than that; a plan
+    /// that takes longer gets no answer.
+    async fn leave(&self, limit: Option<Duration>) {
         notify::state(ServiceState::Stopping);
         match timeout(BUS_ANSWER_LIMIT, self.bus.connection.release_name(BUS_NAME)).await {
             Ok(Ok(_)) => {}
             Ok(Err(e)) => tracing::debug!("cannot release {BUS_NAME}: {e}"),
             Err(_) => return,
         }
-        let until = Instant::now() + BUS_ANSWER_LIMIT;
-        while Instant::now() < until || self.core.is_calling() {
+        let begun = Instant::now();
+        while begun.elapsed() < BUS_ANSWER_LIMIT || self.core.is_calling() {
+            if limit.is_some_and(|limit| begun.elapsed() >= limit) {
+                tracing::warn!("the service ends with a call that was not answered: it took too long");
+                break;
+            }
             let activity = self.bus.connection.monitor_activity();
             self.core.poll();
             if timeout(DRAIN_SILENCE, activity).await.is_err() && !self.core.is_calling() {
                 break;
             }
         }
-        if self.core.is_working() {
+        if limit.is_none() && self.core.is_working() {
             // One of them began a job: the next service takes it over.
             let body = (BUS_NAME, 0_u32);
             let bus = "org.freedesktop.DBus";

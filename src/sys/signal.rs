@@ -1,9 +1,12 @@
 //! Blocks the signals that ask the program to end while it must not end.
 
 use std::io;
+use std::os::fd::{IntoRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
 
 /// Sent by users, service managers and lost terminals. By default all of them end the program.
@@ -13,10 +16,28 @@ static CAME: AtomicI32 = AtomicI32::new(0);
 
 static HUNG_UP: AtomicBool = AtomicBool::new(false);
 
+/// The end for writing of the pipe of [`wake`].
+static WAKE: AtomicI32 = AtomicI32::new(-1);
+
+/// A pipe that can be read as soon as a signal came that a [`SignalGuard`] records. For the one that waits in this process.
+pub(crate) fn wake() -> io::Result<OwnedFd> {
+    let (read, write) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
+    WAKE.store(write.into_raw_fd(), Ordering::Relaxed);
+    Ok(read)
+}
+
+#[allow(unsafe_code)]
 extern "C" fn note(signal: nix::libc::c_int) {
     CAME.store(signal, Ordering::Relaxed);
     if signal == nix::libc::SIGHUP {
         HUNG_UP.store(true, Ordering::Relaxed);
+    }
+    let wake = WAKE.load(Ordering::Relaxed);
+    if wake >= 0 {
+        let before = Errno::last_raw();
+        // SAFETY: an open pipe that does not block; write(2) is async-signal-safe, and errno is put back.
+        unsafe { nix::libc::write(wake, [1u8].as_ptr().cast(), 1) };
+        Errno::set_raw(before);
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the service survives, and what survives it.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -61,6 +61,33 @@ fn a_job_outlives_the_service_in_whichever_way_that_ends() {
     }
     assert_eq!(place.requests().len(), 2);
     assert_eq!(place.read("signals"), "", "nobody has ended a job");
+}
+
+#[test]
+fn a_stop_answers_the_call_that_came_before_and_waits_for_nothing_else() {
+    let Some(place) = Place::new("stop") else { return };
+    // As systemd sees it: an orderly end.
+    let mut service = place.service(&[]);
+    signal(&service, Signal::SIGTERM);
+    assert_eq!(format!("{:?}", wait(&mut service)), "ExitStatus(unix_wait_status(0))");
+    until("its name is free", || place.owner().is_none());
+
+    std::fs::create_dir_all(place.root().join("mnt/boot")).unwrap();
+    std::fs::write(place.root().join("mnt/boot/balena-image-flasher"), "").unwrap();
+    let mut service = place.service(&[]);
+    place.says(&[r#"{"event":"result","version":1,"ok":true,"plan":{"target":"/dev/x"}}"#, "exit 0"]);
+    place.go(0);
+    let mut plan =
+        place.busctl(&["call", "--timeout=60", "io.balena.Copal1", TOP, MANAGER, "Plan", "a{sv}", "0"]);
+    let plan = plan.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    until("the plan is being made", || place.requests().len() == 1);
+    signal(&service, Signal::SIGTERM);
+    until("its name is free", || place.owner().is_none());
+    place.go(9);
+    let out = plan.wait_with_output().unwrap();
+    assert_eq!(format!("{:?}", wait(&mut service)), "ExitStatus(unix_wait_status(0))");
+    let (said, error) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+    assert!(out.status.success() && said.contains("/dev/x"), "{said}{error}");
 }
 
 #[test]
