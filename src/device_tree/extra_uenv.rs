@@ -4,6 +4,8 @@ use super::{Files, Found, Key};
 use crate::boot_state::EXTRA_FILE;
 use crate::boot_state::uenv::Uenv;
 use crate::boot_state::variables::Variables;
+use crate::config::paths::Paths;
+use crate::sys::file::read_bytes;
 
 /// The BeagleBone imports it before the other one.
 const OLDER_FILE: &str = "uEnv.txt";
@@ -17,11 +19,15 @@ const SEARCHED: [Key; 2] = [Key::CustomFdtFile, Key::OverlayFiles];
 /// Overlays of the BeagleBone, by number.
 const ADDRESSES: std::ops::RangeInclusive<u8> = b'0'..=b'7';
 
+/// In bytes: names of some boards and a processor.
+const MAX_COMPATIBLE_BYTES: u64 = 4096;
+
 /// As much of a line as the UEFI keeps (`MAX_DTB_PATH_LEN` of the patch, in two-byte characters, with the zero at the end).
 const LONGEST_LINE: usize = 511;
 
-pub(super) fn read(files: &mut Files<'_>, found: &mut dyn FnMut(Found)) {
-    for (file, sure) in [(OLDER_FILE, false), (EXTRA_FILE, true)] {
+/// `is_searched`: the UEFI of a Tegra reads it, for which the last line with a key counts, also in a comment. U-Boot does not read it then.
+pub(super) fn read(files: &mut Files<'_>, is_searched: bool, found: &mut dyn FnMut(Found)) {
+    for (file, sure) in [(OLDER_FILE, false), (EXTRA_FILE, !is_searched)] {
         let content = files.read(file);
         let mut read = Variables::default();
         // What stands before the end of the import counts.
@@ -46,10 +52,19 @@ pub(super) fn read(files: &mut Files<'_>, found: &mut dyn FnMut(Found)) {
             let text = text(&content);
             for key in SEARCHED {
                 // On a board with U-Boot it may be a comment.
-                say(key, searched(&text, key.as_str()).unwrap_or_default().trim(), false, found);
+                say(key, searched(&text, key.as_str()).unwrap_or_default().trim(), is_searched, found);
             }
         }
     }
+}
+
+/// Whether the UEFI of a Tegra has started this system: by the live tree, and by the variables that other firmware does not have.
+pub(super) fn is_searched(paths: &Paths) -> bool {
+    const COMPATIBLE: &str = "/sys/firmware/devicetree/base/compatible";
+    const VARIABLES: &str = "/sys/firmware/efi/efivars";
+    let compatible = read_bytes(&paths.at(COMPATIBLE), MAX_COMPATIBLE_BYTES).unwrap_or_default();
+    paths.at(VARIABLES).is_dir()
+        && compatible.split(|byte| *byte == 0).any(|name| name.starts_with(b"nvidia,tegra"))
 }
 
 fn say(key: Key, value: &str, sure: bool, found: &mut dyn FnMut(Found)) {

@@ -147,14 +147,16 @@ impl ExpectedFiles {
             ),
         };
         let boot = paths.plain_boot();
-        let mut expected = ExpectedFiles::of_files(&conf, &mut |path| setting(&boot, path));
+        let mut expected =
+            ExpectedFiles::of_files(&conf, extra_uenv::is_searched(paths), &mut |path| setting(&boot, path));
         expected.unread.extend(wrong);
         expected
     }
 
-    /// The same, for files from anywhere: `read` has the content of each that is there.
+    /// The same, for files from anywhere: `read` has the content of each that is there. `is_searched`: the UEFI of a Tegra has started the device.
     pub fn of_files(
         conf: &UpdateConf,
+        is_searched: bool,
         read: &mut dyn FnMut(&str) -> io::Result<Option<Vec<u8>>>,
     ) -> ExpectedFiles {
         let mut files = Files { read, unread: Vec::new() };
@@ -165,7 +167,7 @@ impl ExpectedFiles {
             others: conf.carry_boot.clone(),
             required: conf.device_tree_required,
         };
-        extra_uenv::read(&mut files, &mut |found| expected.add(found, conf));
+        extra_uenv::read(&mut files, is_searched, &mut |found| expected.add(found, conf));
         extlinux::read(&mut files, &mut |found| expected.add(found, conf));
         config_txt::read(&mut files, &mut |found| expected.add(found, conf));
         expected.unread.extend(files.unread);

@@ -183,6 +183,38 @@ fn each_family_of_boards_wants_what_its_bootloader_loads() {
     assert_eq!(FAMILIES.len(), 19);
 }
 
+#[test]
+fn what_the_uefi_of_a_tegra_finds_counts_there_and_nowhere_else() {
+    let text = b"custom_fdt_file=mine.dtb\noverlay_files=a.dtbo\n# custom_fdt_file=last.dtb\n";
+    let (unsure, found) = (
+        ["custom_fdt_file root:mine.dtb", "overlay_files root:a.dtbo", "custom_fdt_file root:last.dtb?"],
+        ["custom_fdt_file root:mine.dtb?", "overlay_files root:a.dtbo", "custom_fdt_file root:last.dtb"],
+    );
+    let orin = &b"nvidia,p3737-0000+p3701-0000\0nvidia,tegra234\0"[..];
+    for (compatible, uefi, expected) in [
+        (orin, true, found),
+        // U-Boot, as on the Nano and the TX2.
+        (orin, false, unsure),
+        // UEFI of another board.
+        (&b"acme,board\0nvidia-tegra\0"[..], true, unsure),
+        (b"", true, unsure),
+    ] {
+        let (dir, paths) = paths("", &[("extra_uEnv.txt", text)]);
+        let base = dir.path().join("sys/firmware/devicetree/base");
+        fs::create_dir_all(&base).unwrap();
+        fs::write(base.join("compatible"), compatible).unwrap();
+        if uefi {
+            fs::create_dir_all(dir.path().join("sys/firmware/efi/efivars")).unwrap();
+        }
+        assert_eq!(
+            said(&device_tree::expected_files(&paths)),
+            expected,
+            "{}, {uefi}",
+            compatible.escape_ascii()
+        );
+    }
+}
+
 /// The cells of each row of each table.
 fn rows_of(page: &str) -> Vec<Vec<String>> {
     let text = fs::read_to_string(format!("{}/docs/{page}", env!("CARGO_MANIFEST_DIR"))).unwrap();
@@ -305,7 +337,7 @@ fn extra_uenv_as_u_boot_reads_it() {
         let Some(row) = line.strip_prefix("u-boot-trees\t") else { continue };
         let cells: Vec<Vec<u8>> = row.split('\t').map(unescaped).collect();
         let (content, expected) = cells.split_first().unwrap();
-        let read_files = ExpectedFiles::of_files(&conf, &mut |path| {
+        let read_files = ExpectedFiles::of_files(&conf, false, &mut |path| {
             Ok((path == "extra_uEnv.txt").then(|| content.clone()))
         });
         let keys = [Key::CustomFdtFile, Key::OverlayFiles, Key::FdtFileUnderscore, Key::Fdtfile];
