@@ -28,6 +28,20 @@ fn with_trees(conf: &str) -> Tree {
 }
 
 #[test]
+fn on_the_uefi_of_a_tegra_a_name_in_a_comment_counts() {
+    let mut t = with_trees("");
+    t.file("/mnt/boot/extra_uEnv.txt", "custom_fdt_file=mine.dtb\n# custom_fdt_file=last.dtb\n");
+    let counts = |t: &Tree| -> Vec<(String, bool)> {
+        let trees = status(t)["device_trees"].as_array().unwrap().clone();
+        trees.iter().map(|tree| (tree["name"].as_str().unwrap().into(), tree["counts"] == true)).collect()
+    };
+    assert_eq!(counts(&t), [("mine.dtb".into(), true), ("last.dtb".into(), false)]);
+    t.file("/sys/firmware/devicetree/base/compatible", "nvidia,p3737-0000\0nvidia,tegra234\0");
+    t.folder("/sys/firmware/efi/efivars");
+    assert_eq!(counts(&t), [("mine.dtb".into(), false), ("last.dtb".into(), true)]);
+}
+
+#[test]
 fn device_trees_are_shown_with_size_digest_and_origin() {
     let mut t = with_trees("DEVICE_TREE_KEYS='custom_fdt_file overlay_files'\n");
     t.file(&format!("{ROOT_BOOT}/mine.dtb"), "abc");

@@ -75,6 +75,9 @@ fn the_doctor_names_what_would_stop_an_update() {
     finds(&t, "boot-partition", "warning", "CPL0A0B0.TMP");
     finds(&t, "boot-partition", "warning", "splash/.logo.png");
     let mut t = device();
+    t.file("/mnt/boot/FSCK0000.REC", "abc").file("/mnt/boot/fsck0001.rec", "mine");
+    finds(&t, "boot-partition", "warning", "recovered: FSCK0000.REC (3 bytes)");
+    let mut t = device();
     t.folder("/mnt/sysroot/inactive/hostapps/.new");
     finds(&t, "cleanup", "warning", "hostapps/.new");
     fs::remove_file(t.paths().inactive().join("current")).unwrap();
