@@ -43,7 +43,8 @@ fn start(program: &Path, name: &'static str, args: &[&str], more: Variables) -> 
             .object(program.display())
             .because(why)
     };
-    let command = Command::script(program).map_err(failed)?.args(args).limit(Some(RUN_LIMIT));
+    let command =
+        Command::script(program).map_err(failed)?.with_default_signals().args(args).limit(Some(RUN_LIMIT));
     let command = command.envs(more.iter().copied()).envs([(DURING_UPDATE, "0")]);
     let speaker = Speaker { name, full: name, hook: None, levels: true };
     let ended = command.run_logged(speaker, |_| {}).map_err(failed)?;

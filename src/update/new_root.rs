@@ -53,7 +53,7 @@ impl NewRoot {
         // With a trailing slash: runners of other releases append to it.
         let mut folder = self.0.path().join("etc/hostapp-update-hooks.d").into_os_string();
         folder.push("/");
-        let command = Command::script(&runner).map_err(failed)?;
+        let command = Command::script(&runner).map_err(failed)?.with_default_signals();
         let command = command.arg(format!("--{}", when.word())).arg("--dir").arg(folder);
         let command = command.envs([("DURING_UPDATE", "1"), HOST_VARIABLE]);
         let speaker = Speaker { name: &what, full: &what, hook: None, levels: true };

@@ -8,6 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::kit::needs::{is_root, needs};
+use crate::kit::process::copy_of_copal;
 use crate::kit::tree::Tree;
 use crate::status::{copal, device, findings, finds, snapshot};
 
@@ -146,7 +147,7 @@ fn what_only_root_may_read_is_unknown_to_others() {
     let mut t = device();
     t.file("/copal", "");
     let (root, program) = (t.paths().root().to_owned(), t.paths().at("/copal"));
-    fs::copy(env!("CARGO_BIN_EXE_copal"), &program).unwrap();
+    copy_of_copal(&program);
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     for private in ["/mnt/boot", "/mnt/sysroot/inactive", "/mnt/state"] {
         fs::set_permissions(t.paths().at(private), fs::Permissions::from_mode(0o700)).unwrap();

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use crate::kit::needs::{is_root, needs};
-use crate::kit::process::assert_words;
+use crate::kit::process::{assert_words, copy_of_copal};
 use crate::kit::tree::{GIB, MIB, Tree};
 use serde_json::Value;
 
@@ -368,7 +368,7 @@ fn what_only_root_may_read_is_unknown_to_others() {
     t.file("/run/copal/update.lock", "").file("/mnt/state/copal/history.jsonl", "");
     t.file("/mnt/boot/extra_uEnv.txt", "custom_fdt_file=mine.dtb\n");
     let (root, program) = (t.paths().root().to_owned(), t.paths().at("/copal"));
-    fs::copy(env!("CARGO_BIN_EXE_copal"), &program).unwrap();
+    copy_of_copal(&program);
     let engines = ["active", "inactive"].map(|place| format!("/mnt/sysroot/{place}/balena"));
     for folder in engines.iter().map(String::as_str).chain(["/run/copal", "/mnt/state/copal/history.jsonl"]) {
         fs::set_permissions(t.paths().at(folder), fs::Permissions::from_mode(0o700)).unwrap();

@@ -70,7 +70,7 @@ fn an_update_is_logged_from_its_beginning_to_its_end() {
     assert!(last < told.iter().position(|l| l.contains("JobRemoved")).unwrap());
 
     let source = json!({ "reference": "a/b:1" });
-    let spec = json!({ "source": source, "hooks": false, "recover": true, "reboot": false, "force": false });
+    let spec = json!({ "source": source, "hooks": false, "recover": true, "reboot": false, "force": false, "accept_loader_key": false });
     assert_eq!(place.requests(), [json!(["me", { "update": spec }])]);
 }
 

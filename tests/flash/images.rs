@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::kit::needs::{needs, tools};
+use crate::kit::process::copy_of_copal;
 use crate::kit::prove;
 use crate::support::*;
 
@@ -380,7 +381,7 @@ fn no_root_is_needed_for_a_plain_file() {
     let image = dir.path().join("os.img");
     let copy = dir.path().join("copal");
     tool(&["cp", "--sparse=always", os_image().to_str().unwrap(), image.to_str().unwrap()]);
-    std::fs::copy(env!("CARGO_BIN_EXE_copal"), &copy).unwrap();
+    copy_of_copal(&copy);
     let target = dir.path().join("disk.img");
     let out = Command::new("setpriv")
         .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])

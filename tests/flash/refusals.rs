@@ -5,7 +5,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use crate::kit::needs::{is_root, needs, tools};
-use crate::kit::process::{stderr, until};
+use crate::kit::process::{copy_of_copal, stderr, until};
 use crate::support::*;
 use nix::libc;
 
@@ -255,7 +255,7 @@ fn a_disk_needs_root() {
     let image = dir.path().join("os.img");
     let copy = dir.path().join("copal");
     tool(&["cp", "--sparse=always", os_image().to_str().unwrap(), image.to_str().unwrap()]);
-    std::fs::copy(env!("CARGO_BIN_EXE_copal"), &copy).unwrap();
+    copy_of_copal(&copy);
     // A folder of PATH that this user may not search is no reason to speak of a program that may be there.
     let closed = dir.path().join("closed");
     std::fs::create_dir(&closed).unwrap();

@@ -11,6 +11,13 @@ use nix::unistd::Pid;
 /// Longer than anything here takes, on a machine that has much else to do: what takes longer hangs.
 pub const HANG: Duration = Duration::from_secs(300);
 
+/// Copies copal to `to`, in another process: a program that a test beside this one starts would hold the copy open for writing for a moment, and it could not
+/// be run then (ETXTBSY).
+pub fn copy_of_copal(to: &Path) {
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_copal")).arg(to).status().unwrap();
+    assert!(copied.success(), "{}", to.display());
+}
+
 /// Waits for the end of a program, and fails with its output when it does not come.
 pub fn wait(child: Child) -> Output {
     let id = i32::try_from(child.id()).unwrap();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::image::Release;
 use crate::kit::needs;
-pub use crate::kit::process::{stderr, stdout, tool, until, wait};
+pub use crate::kit::process::{copy_of_copal, stderr, stdout, tool, until, wait};
 
 /// Whether this machine has what these updates are of, an engine among it; says so where it has not.
 pub fn can_run(test: &str) -> bool {
@@ -151,7 +151,7 @@ impl Rig {
         fs::write(root.join("etc/group"), "root:x:0:\n").unwrap();
         fs::write(root.join("etc/resolv.conf"), "").unwrap();
         let copal = dir.path().join("upper/bin/copal");
-        fs::copy(env!("CARGO_BIN_EXE_copal"), &copal).unwrap();
+        copy_of_copal(&copal);
         symlink("copal", dir.path().join("upper/bin/hostapp-update")).unwrap();
         let disk = Disk::new(dir.path());
         let holder = Command::new("unshare")

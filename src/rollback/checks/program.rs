@@ -12,7 +12,7 @@ const MAX_REASON_CHARS: usize = 200;
 pub(super) fn check(path: &Path, name: &str, limit: Duration) -> Finding {
     let full = path.display().to_string();
     let speaker = Speaker { name, full: &full, hook: None, levels: true };
-    let run = || Command::script(path)?.limit(Some(limit)).run_logged(speaker, |_| ());
+    let run = || Command::script(path)?.with_default_signals().limit(Some(limit)).run_logged(speaker, |_| ());
     match run() {
         Err(e) => Finding::failed(format!("cannot run {full}: {e}")),
         Ok(ended) if !ended.end.is_success() => Finding::failed(ended.because().to_string()),

@@ -88,13 +88,12 @@ impl Command {
         Command { inner, limit: None, silence: SILENCE, apart: false, input: Stdio::null() }
     }
 
-    /// A foreign program, with the default action of each signal. bash runs a script without `#!`, as the shell did that used to start it; the kernel refuses it (ENOEXEC).
+    /// A foreign program. bash runs a script without `#!`, as the shell did that used to start it; the kernel refuses it (ENOEXEC).
     pub fn script(path: &Path) -> io::Result<Self> {
-        let command = match interpreter(path)? {
+        Ok(match interpreter(path)? {
             None => Command::new(path),
             Some(bash) => Command::new(bash).arg(path),
-        };
-        Ok(command.with_default_signals())
+        })
     }
 
     #[must_use]

@@ -88,7 +88,7 @@ fn all_that_was_requested_is_handed_over() {
     assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
     let first = requested();
     let source = json!({ "file": "/opt/os.tar" });
-    let spec = json!({ "source": source, "hooks": true, "recover": false, "reboot": true, "force": false });
+    let spec = json!({ "source": source, "hooks": true, "recover": false, "reboot": true, "force": false, "accept_loader_key": false });
     assert_eq!((&first["spec"]["update"], &first["program"]), (&spec, &"hostapp-update".into()));
     let value = |key: &str| first["environment"].get(key).and_then(Value::as_str);
     assert_eq!(
@@ -97,12 +97,13 @@ fn all_that_was_requested_is_handed_over() {
     );
 
     place.put("etc/login/config.json", "{\"auths\":{}}");
-    let mut command = place.command(&["sh", "-c", "cd /etc && exec copal update -x --force -i a:1"]);
+    let mut command =
+        place.command(&["sh", "-c", "cd /etc && exec copal update -x --force --accept-loader-key -i a:1"]);
     let out = wait(command.env("DOCKER_CONFIG", "login").spawn().unwrap());
     assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
     let second = requested();
     let source = json!({ "reference": "a:1" });
-    let spec = json!({ "source": source, "hooks": true, "recover": false, "reboot": false, "force": true });
+    let spec = json!({ "source": source, "hooks": true, "recover": false, "reboot": false, "force": true, "accept_loader_key": true });
     assert_eq!((&second["spec"]["update"], &second["program"]), (&spec, &"copal update".into()));
     assert!(second.get("credentials").is_none(), "{second}");
     assert_eq!(second["environment"]["DOCKER_CONFIG"], "/etc/login");

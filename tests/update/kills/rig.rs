@@ -16,8 +16,8 @@ use nix::sys::statvfs::statvfs;
 use super::shim::{self, Held, Traced, Watched};
 use super::system::{HOOK, VOLUME, boot_file, boot_files, make_system, put};
 use super::tree::Tree;
-pub use crate::kit::process::tool;
 use crate::kit::process::{self, stdout, until};
+pub use crate::kit::process::{copy_of_copal, tool};
 use crate::kit::stub_engine::Script;
 
 /// How the bootloader of the device is told what to boot.
@@ -152,7 +152,7 @@ impl Rig {
         // A debug build is mostly names, which only take memory.
         let stripped = Command::new("strip").arg("-o").arg(&copal).arg(env!("CARGO_BIN_EXE_copal")).status();
         if !stripped.is_ok_and(|s| s.success()) {
-            fs::copy(env!("CARGO_BIN_EXE_copal"), &copal).unwrap();
+            copy_of_copal(&copal);
         }
         make_system(&root, &copal, backend, "old");
         let new = root.join("image/root");
