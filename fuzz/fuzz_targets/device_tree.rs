@@ -17,8 +17,9 @@ fuzz_target!(|data: &[u8]| {
     let mut parts = data.splitn(4, |b| *b == 0x1e).map(<[u8]>::to_vec);
     let [uenv, extlinux, config, other] = [(); 4].map(|()| parts.next());
     let conf = UpdateConf { device_tree_keys: DeviceTreeKey::ALL.to_vec(), ..UpdateConf::default() };
+    let is_searched = data.first().is_some_and(|b| b % 2 == 1);
     let look = || {
-        ExpectedFiles::of_files(&conf, &mut |path| {
+        ExpectedFiles::of_files(&conf, is_searched, &mut |path| {
             Ok(match path {
                 "extra_uEnv.txt" => uenv.clone(),
                 "extlinux/extlinux.conf" => extlinux.clone(),

@@ -3,16 +3,18 @@ inherit copal_replace copal_secureboot
 
 COPAL_CONTENTS = "${@'optional:initramfs' if copal_unlock(d) else ''}"
 
+# In the root of a release, beside its stage-2 kernel: this module is in both of its initramfs, that of the stage-2 kernel and its own, and is copal's. Only then does a
+# commit narrow the policy of the TPM.
+SUMMARY:copal-unlock-mark = "Says that the initramfs of this release runs copal unlock"
+PACKAGES =+ "copal-unlock-mark"
+ALLOW_EMPTY:copal-unlock-mark = "1"
+# The package is new here: no other line gives it files.
+# nooelint: oelint.var.filesoverride
+FILES:copal-unlock-mark = "/boot/copal-unlock"
+
 # Without the scripts' tools for the TPM. What another package of the initramfs depends on stays in it.
 RDEPENDS:initramfs-module-cryptsetup:append = " ${@'copal-bin' if copal_unlock(d) else ''}"
 RDEPENDS:initramfs-module-cryptsetup:remove = "${@'os-helpers-tpm2 os-helpers-efi' if copal_unlock(d) else ''}"
-
-# In the root of a release, beside its stage-2 kernel: this module is in both of its initramfs, that of the stage-2 kernel and its own, and is copal's. Only then does a
-# commit narrow the policy of the TPM.
-PACKAGES =+ "copal-unlock-mark"
-ALLOW_EMPTY:copal-unlock-mark = "1"
-FILES:copal-unlock-mark = "/boot/copal-unlock"
-SUMMARY:copal-unlock-mark = "Says that the initramfs of this release runs copal unlock"
 
 do_install[postfuncs] += "copal_mark_unlock"
 
