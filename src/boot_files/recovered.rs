@@ -1,5 +1,5 @@
-//! What `fsck.vfat` has made of clusters that no file had, after a power cut: `FSCK0000.REC` and so on, in the top directory (dosfstools,
-//! `src/check.c`). They take the space that an update needs, and one may be the only copy of a file of the owner.
+//! Files into which `fsck.vfat` recovers unreferenced clusters after a power cut: `FSCK0000.REC` and so on, in the top directory (dosfstools,
+//! `src/check.c`). They take space that an update needs, and may hold the only copy of a file of the owner.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -13,7 +13,7 @@ use crate::sys::mount;
 const DIRECTORY: &str = "/mnt/data/copal/fsck";
 const DATA: &str = "/mnt/data";
 
-/// Of one boot partition, with their sizes in bytes.
+/// Lists the recovered files in the top directory of a boot partition, with their sizes in bytes.
 pub(crate) fn list(top: &Folder) -> io::Result<Vec<(OsString, u64)>> {
     let mut found = Vec::new();
     for (name, kind) in top.list()? {

@@ -224,7 +224,7 @@ codes! {
     SecureBootStateUnfit = "secure-boot-state-unfit", "put the firmware into setup mode, or change installer.secureboot in config.json", never_after_write;
     /// Secure boot is on, and the firmware or the loader would not start the new release. It was not selected.
     ReleaseNotAllowed = "release-not-allowed", "update to a release that is signed for this device's keys";
-    /// The loader of the new release has another key than that of the running one, so that a power cut in the update would leave a device that does not
+    /// The new release is signed with a key that the running loader does not contain: a power cut during the update would leave a device that does not
     /// start. The running system is still selected.
     LoaderKeyChanged = "loader-key-changed", "where the power cannot fail, update with --accept-loader-key, or with ACCEPT_LOADER_KEY=1 in update.conf";
     /// The next start of this device would not unlock its encrypted disk, or a change of its policy failed. The old way to unlock it was left.

@@ -25,19 +25,19 @@ pub fn uuid(start: &[u8]) -> Option<String> {
     is_uuid.then(|| text.to_owned())
 }
 
-/// Which headers of a partition are whole, by their checksums.
+/// The LUKS headers of a partition, judged by their checksums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Headers {
-    /// Something else than LUKS, as with plain dm-crypt.
+    /// No LUKS header, as with plain dm-crypt.
     None,
-    /// LUKS1, which has one, without a checksum.
-    First,
-    /// LUKS2: how often each of both was written; `None` where it is damaged.
-    Second { first: Option<u64>, copy: Option<u64> },
+    /// LUKS1 has a single header without a checksum.
+    Luks1,
+    /// The sequence IDs of the primary and the secondary header of LUKS2; `None`: damaged.
+    Luks2 { primary: Option<u64>, secondary: Option<u64> },
 }
 
-/// LUKS2 On-Disk Format Specification, 2.1: the magic of the copy, the binary header, and where the copy can be.
-const MAGIC_OF_COPY: &[u8] = b"SKUL\xba\xbe";
+/// LUKS2 On-Disk Format Specification, 2.1: magic of the secondary header, size of the binary header, and possible offsets of the secondary header.
+const SECONDARY_MAGIC: &[u8] = b"SKUL\xba\xbe";
 const BINARY: usize = 4096;
 const SIZES: [u64; 9] = [1 << 14, 1 << 15, 1 << 16, 1 << 17, 1 << 18, 1 << 19, 1 << 20, 1 << 21, 1 << 22];
 const VERSION_AT: usize = 6;
@@ -48,31 +48,31 @@ const SUM_AT: usize = 448;
 const SUM_BYTES: usize = 64;
 
 impl Headers {
-    /// To be called before cryptsetup, which repairs one of both from the other without a word.
+    /// Call this before cryptsetup, which silently repairs a damaged header from the other one.
     pub fn read(node: &Path) -> io::Result<Headers> {
         let file = File::open(node)?;
         let mut start = [0; BYTES];
         file.read_exact_at(&mut start, 0)?;
         if start.starts_with(MAGIC) && number::<2>(&start, VERSION_AT) == Some([0, 1]) {
-            return Ok(Headers::First);
+            return Ok(Headers::Luks1);
         }
-        let mut first = None;
+        let mut primary = None;
         let mut places: Vec<u64> = SIZES.into();
         if let Some((size, number)) = whole(&file, 0, MAGIC)? {
-            first = Some(number);
+            primary = Some(number);
             places = vec![size];
         }
-        let mut copy = None;
+        let mut secondary = None;
         for place in places {
-            if let Some((_, number)) = whole(&file, place, MAGIC_OF_COPY)? {
-                copy = Some(number);
+            if let Some((_, number)) = whole(&file, place, SECONDARY_MAGIC)? {
+                secondary = Some(number);
                 break;
             }
         }
-        if first.is_none() && copy.is_none() && !start.starts_with(MAGIC) {
+        if primary.is_none() && secondary.is_none() && !start.starts_with(MAGIC) {
             return Ok(Headers::None);
         }
-        Ok(Headers::Second { first, copy })
+        Ok(Headers::Luks2 { primary, secondary })
     }
 }
 
@@ -151,25 +151,25 @@ mod tests {
         };
         for size in [1 << 14, 1 << 22] {
             let first = second(MAGIC, 0, size, 7);
-            let copy = second(MAGIC_OF_COPY, size, size, 7);
+            let copy = second(SECONDARY_MAGIC, size, size, 7);
             let whole = [first, copy, vec![0; 4096]].concat();
-            assert_eq!(read(&whole).unwrap(), Headers::Second { first: Some(7), copy: Some(7) });
+            assert_eq!(read(&whole).unwrap(), Headers::Luks2 { primary: Some(7), secondary: Some(7) });
             let mut damaged = whole.clone();
             damaged[BINARY] = b'[';
-            assert_eq!(read(&damaged).unwrap(), Headers::Second { first: None, copy: Some(7) });
+            assert_eq!(read(&damaged).unwrap(), Headers::Luks2 { primary: None, secondary: Some(7) });
             let mut damaged = whole.clone();
             damaged[usize::try_from(size).unwrap() + 20] ^= 1;
-            assert_eq!(read(&damaged).unwrap(), Headers::Second { first: Some(7), copy: None });
+            assert_eq!(read(&damaged).unwrap(), Headers::Luks2 { primary: Some(7), secondary: None });
             assert_eq!(
                 read(&whole[..usize::try_from(size).unwrap()]).unwrap(),
-                Headers::Second { first: Some(7), copy: None }
+                Headers::Luks2 { primary: Some(7), secondary: None }
             );
         }
-        let older = [second(MAGIC, 0, 1 << 14, 8), second(MAGIC_OF_COPY, 1 << 14, 1 << 14, 7)].concat();
-        assert_eq!(read(&older).unwrap(), Headers::Second { first: Some(8), copy: Some(7) });
+        let older = [second(MAGIC, 0, 1 << 14, 8), second(SECONDARY_MAGIC, 1 << 14, 1 << 14, 7)].concat();
+        assert_eq!(read(&older).unwrap(), Headers::Luks2 { primary: Some(8), secondary: Some(7) });
         let mut first = [0; 4096];
         first[..8].copy_from_slice(b"LUKS\xba\xbe\0\x01");
-        assert_eq!(read(&first).unwrap(), Headers::First);
+        assert_eq!(read(&first).unwrap(), Headers::Luks1);
         assert_eq!(read(&[0; 8192]).unwrap(), Headers::None);
         assert!(read(b"short").is_err());
     }

@@ -36,20 +36,20 @@ fn of_partition(name: &str, node: &Path) -> Result<String> {
     let headers = header::Headers::read(node).map_err(|e| damaged("its header cannot be read").because(e))?;
     let copy = match headers {
         header::Headers::None => return Ok(format!("{shown} ({name}): no header of LUKS")),
-        header::Headers::First => "LUKS1, without a copy of its header".to_owned(),
-        header::Headers::Second { first: Some(first), copy: Some(copy) } if first == copy => {
+        header::Headers::Luks1 => "LUKS1, without a copy of its header".to_owned(),
+        header::Headers::Luks2 { primary: Some(first), secondary: Some(copy) } if first == copy => {
             format!("LUKS2, header and copy are whole (number {first})")
         }
-        header::Headers::Second { first: Some(first), copy: Some(copy) } => {
+        header::Headers::Luks2 { primary: Some(first), secondary: Some(copy) } => {
             return Err(damaged(&format!("its header has the number {first}, and the copy has {copy}")));
         }
-        header::Headers::Second { first: Some(_), copy: None } => {
+        header::Headers::Luks2 { primary: Some(_), secondary: None } => {
             return Err(damaged("the copy of its header is damaged"));
         }
-        header::Headers::Second { first: None, copy: Some(_) } => {
+        header::Headers::Luks2 { primary: None, secondary: Some(_) } => {
             return Err(damaged("its header is damaged, and the copy is whole"));
         }
-        header::Headers::Second { first: None, copy: None } => {
+        header::Headers::Luks2 { primary: None, secondary: None } => {
             return Err(damaged("its header and the copy are damaged"));
         }
     };

@@ -326,7 +326,7 @@ impl fmt::Display for Item {
             Action::ReplaceFolder => {
                 write!(
                     f,
-                    "replace the folder {to}/ with that of the medium: {}, {bytes} bytes",
+                    "replace the directory {to}/ with the medium's: {}, {bytes} bytes",
                     counted(files, "file")
                 )
             }

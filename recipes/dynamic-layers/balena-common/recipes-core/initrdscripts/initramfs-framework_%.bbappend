@@ -3,8 +3,8 @@ inherit copal_replace copal_secureboot
 
 COPAL_CONTENTS = "${@'optional:initramfs' if copal_unlock(d) else ''}"
 
-# In the root of a release, beside its stage-2 kernel: this module is in both of its initramfs, that of the stage-2 kernel and its own, and is copal's. Only then does a
-# commit narrow the policy of the TPM.
+# Installed beside the stage-2 kernel of a release if both initramfs, of the stage-2 kernel and of the release, have copal's module. A commit narrows the policy of the TPM only
+# if this file is there.
 SUMMARY:copal-unlock-mark = "Says that the initramfs of this release runs copal unlock"
 PACKAGES =+ "copal-unlock-mark"
 ALLOW_EMPTY:copal-unlock-mark = "1"
