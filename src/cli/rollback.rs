@@ -15,6 +15,7 @@ use crate::rollback::{
     altboot, boot_check, check_version, checks, clear_bootcount, commit_hooks, health, parse_bootloader, stop,
 };
 use crate::state::history::{Check, CheckResult};
+use crate::sys::systemd::Bus;
 
 const AFTER_HELP: &str = "\
 The system starts these at the right time: all but tests are for its units,
@@ -226,13 +227,32 @@ fn start(job: &Program, paths: &Paths) -> Result<Done> {
         Program::Altboot => altboot::run(paths, &conf)?,
         Program::BootCheck => boot_check::run(paths, &conf)?,
         Program::CommitHooks => commit_hooks::run(paths, &conf)?,
-        Program::Tests => return Ok(tested(&checks::run(paths, &conf))),
+        Program::Tests => {
+            let variables = variables_of_caller(paths);
+            return Ok(tested(&checks::run_with(paths, &conf, &Bus::system(), variables.as_deref())));
+        }
         Program::MarkGood => manual::mark_good(paths, &conf)?,
         Program::Now => match manual::back(paths, &conf)? {
             Back::Undone => return Ok(Done::saying("the update is undone: the running system stays\n")),
         },
     }
     Ok(Done::saying(""))
+}
+
+/// A caller other than a trial names the file that has the state before its own change (meta-balena, pull request 3924).
+fn variables_of_caller(paths: &Paths) -> Option<PathBuf> {
+    let named = PathBuf::from(std::env::var_os("ROLLBACK_HEALTH_VARIABLES")?);
+    if named.as_os_str().is_empty() {
+        return None;
+    }
+    if !named.is_absolute() {
+        tracing::warn!(
+            "ROLLBACK_HEALTH_VARIABLES is not an absolute path: {}; it is ignored",
+            named.display()
+        );
+        return None;
+    }
+    Some(paths.at(named))
 }
 
 fn tested(found: &[Check]) -> Done {

@@ -3,11 +3,13 @@
 //! [`TABLE`] has a row for each. All of them run, even after a failure, so that the report is complete; one after the other, since the
 //! device is just starting. None can delay the verdict: a check that hangs has failed at its limit.
 
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::config::paths::Paths;
 use crate::config::rollback_conf::RollbackConf;
 use crate::error::{Code, Error, Result};
+use crate::state::files;
 use crate::state::history::{Check, CheckResult};
 use crate::sys::systemd::Bus;
 
@@ -55,6 +57,7 @@ pub const TABLE: &[Row] = &[
 #[derive(Clone)]
 struct CheckContext {
     paths: Paths,
+    variables: PathBuf,
     limit: Duration,
     bus: Bus,
 }
@@ -72,13 +75,14 @@ struct Finding {
 /// Takes at most the limit of `conf` plus half a minute for each check.
 #[must_use]
 pub fn run(paths: &Paths, conf: &RollbackConf) -> Vec<Check> {
-    run_with(paths, conf, &Bus::system())
+    run_with(paths, conf, &Bus::system(), None)
 }
 
-/// With systemd on another bus.
+/// With systemd on another bus, or with another file for the state before the update.
 #[must_use]
-pub fn run_with(paths: &Paths, conf: &RollbackConf, bus: &Bus) -> Vec<Check> {
-    let context = CheckContext { paths: paths.clone(), limit: conf.check_limit, bus: bus.clone() };
+pub fn run_with(paths: &Paths, conf: &RollbackConf, bus: &Bus, variables: Option<&Path>) -> Vec<Check> {
+    let variables = variables.map_or_else(|| files::variables(paths), Path::to_path_buf);
+    let context = CheckContext { paths: paths.clone(), variables, limit: conf.check_limit, bus: bus.clone() };
     let mut checks = Vec::new();
     for row in TABLE {
         let required = (row.required)(conf);

@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -91,10 +91,16 @@ pub fn keep_vpn_state(paths: &Paths, up: bool) -> Result<()> {
     write(&paths.state(), VARIABLES, text.as_bytes())
 }
 
-/// `None` where nothing, or nothing valid, was kept.
+/// The file with the state of the running system before the update.
 #[must_use]
-pub(crate) fn kept_vpn_state(paths: &Paths) -> Option<bool> {
-    let text = file::read_record(&paths.state().join(VARIABLES), MAX_STATE_BYTES).ok()?;
+pub(crate) fn variables(paths: &Paths) -> PathBuf {
+    paths.state().join(VARIABLES)
+}
+
+/// `None` where nothing, or nothing valid, was kept in that file.
+#[must_use]
+pub(crate) fn kept_vpn_state(variables: &Path) -> Option<bool> {
+    let text = file::read_record(variables, MAX_STATE_BYTES).ok()?;
     let value = text.lines().rev().find_map(|l| l.trim().strip_prefix("BALENAOS_ROLLBACK_VPNONLINE="))?;
     match value.trim_matches(['"', '\'']) {
         "1" => Some(true),

@@ -45,17 +45,17 @@ fn flags_have_the_names_that_others_look_for() {
 fn the_vpn_state_is_kept_as_shell_sources_it() {
     let (_dir, paths) = device();
     let file = paths.state().join("rollback-health-variables");
-    assert_eq!(kept_vpn_state(&paths), None);
+    assert_eq!(kept_vpn_state(&file), None);
     keep_vpn_state(&paths, true).unwrap();
     assert_eq!(fs::read_to_string(&file).unwrap(), "BALENAOS_ROLLBACK_VPNONLINE=1\n");
-    assert_eq!(kept_vpn_state(&paths), Some(true));
+    assert_eq!(kept_vpn_state(&file), Some(true));
     keep_vpn_state(&paths, false).unwrap();
-    assert_eq!(kept_vpn_state(&paths), Some(false));
+    assert_eq!(kept_vpn_state(&file), Some(false));
     for (text, value) in
         [("BALENAOS_ROLLBACK_VPNONLINE=", None), ("BALENAOS_ROLLBACK_VPNONLINE='1'", Some(true))]
     {
         fs::write(&file, text).unwrap();
-        assert_eq!(kept_vpn_state(&paths), value, "{text}");
+        assert_eq!(kept_vpn_state(&file), value, "{text}");
     }
     remove_variables(&paths).unwrap();
     assert!(!file.exists());

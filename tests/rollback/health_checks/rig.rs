@@ -51,7 +51,7 @@ impl Rig {
     }
 
     pub(crate) fn run(&self) -> Vec<Check> {
-        checks::run_with(&self.paths(), &self.conf, &Bus::at("unix:path=/nonexistent"))
+        checks::run_with(&self.paths(), &self.conf, &Bus::at("unix:path=/nonexistent"), None)
     }
 
     /// Result and reason of one check.

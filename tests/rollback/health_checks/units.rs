@@ -36,7 +36,7 @@ fn is_on_trial(rig: &Rig, update: &str) {
 }
 
 fn run(rig: &Rig, bus: &Bus) -> Vec<Check> {
-    checks::run_with(&rig.paths(), &rig.conf, bus)
+    checks::run_with(&rig.paths(), &rig.conf, bus, None)
 }
 
 fn units(rig: &Rig, bus: &Bus) -> (CheckResult, String) {

@@ -145,6 +145,30 @@ fn the_health_checks_by_themselves() {
     assert_eq!(snapshot(&t), before);
 }
 
+/// A service of extensions tests a change of its own, outside an update.
+#[test]
+fn rollback_tests_compares_with_the_file_that_its_caller_names() {
+    let mut t = uboot("2", 0, 0);
+    t.file("mnt/state/extension-health-variables", "BALENAOS_ROLLBACK_VPNONLINE=1\n");
+    t.file("mnt/state/rollback-health-variables", "BALENAOS_ROLLBACK_VPNONLINE=0\n");
+    let vpn = |variables: Option<&str>| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_copal"));
+        command
+            .args(["rollback-tests", "--root"])
+            .arg(t.paths().root())
+            .env_remove("ROLLBACK_HEALTH_VARIABLES");
+        let (_, out, _) =
+            texts(&command.envs(variables.map(|v| ("ROLLBACK_HEALTH_VARIABLES", v))).output().unwrap());
+        out.lines().find_map(|l| l.split_once("vpn: ")).map(|(result, _)| result.trim().to_owned()).unwrap()
+    };
+    assert_eq!(vpn(None), "ok");
+    assert_eq!(vpn(Some("/mnt/state/extension-health-variables")), "FAILED");
+    assert_eq!(vpn(Some("/mnt/state/missing")), "unknown");
+    for ignored in ["", "mnt/state/extension-health-variables"] {
+        assert_eq!(vpn(Some(ignored)), "ok", "{ignored:?}");
+    }
+}
+
 #[test]
 fn without_anything_to_do_the_services_end_at_once() {
     let t = uboot("2", 0, 0);
