@@ -60,6 +60,8 @@ boot home media opt srv'
 # What a board has for balenaOS's own test suites, besides the others: the engine's client, killall, and the programs of the image `alpine`.
 SUITE_PACKAGES='docker.io psmisc busybox-static'
 SUITE_PROGRAMS='usr/bin/docker usr/bin/killall bin/busybox'
+# On amd64, what the suite changes a loader with, in a container.
+STRIP_PACKAGES='binutils-x86-64-linux-gnu libbinutils' STRIP=usr/bin/x86_64-linux-gnu-strip
 
 SYSTEM_PACKAGES='systemd,systemd-sysv,udev,dbus,kmod,e2fsprogs,dosfstools,mtd-utils,util-linux,mount,fdisk,gdisk,parted,iproute2,procps,psmisc,
 dmsetup,cryptsetup-bin,keyutils'
@@ -575,14 +577,20 @@ suite_tree() {
     own_apt "$SUITE" "$1"
     rm -rf "$TOP/debs" "$TOP/suite.from"
     mkdir -p "$TOP/debs" "$TOP/suite_$1.new/root"
+    packages=$SUITE_PACKAGES
+    [ "$1" != amd64 ] || packages="$packages $STRIP_PACKAGES"
     # shellcheck disable=SC2086 # a list of words
-    (cd "$TOP/debs" && apt-get -q -q download $SUITE_PACKAGES) || die "cannot fetch $SUITE_PACKAGES"
+    (cd "$TOP/debs" && apt-get -q -q download $packages) || die "cannot fetch $packages"
     unpack "$TOP/suite.from" "$TOP/debs"/*.deb
     # shellcheck disable=SC2016 # dpkg's variables
     for deb in "$TOP/debs"/*.deb; do dpkg-deb -W --showformat '${Package} ${Version}\n' "$deb"; done >"$TOP/suite_$1.new/packages"
     for program in $SUITE_PROGRAMS; do
         install -D -m 755 "$TOP/suite.from/$program" "$TOP/suite_$1.new/root/usr/bin/${program##*/}" || die "no $program in its package"
     done
+    if [ "$1" = amd64 ]; then
+        install -D -m 755 "$TOP/suite.from/$STRIP" "$TOP/suite_$1.new/strip/strip" || die "no $STRIP in its package"
+        cp "$TOP/suite.from"/usr/lib/x86_64-linux-gnu/libbfd-*.so "$TOP/suite_$1.new/strip/"
+    fi
     rm -rf "$TOP/debs" "$TOP/suite.from"
     note "suite_$1: $(du -sm "$TOP/suite_$1.new" | cut -f1) MB"
 }
@@ -645,7 +653,7 @@ make_part() {
             ;;
         kernel_arm64) set -- "$recipe $chosen $(cat "$HERE"/nor-arm64/*)" ;;
         board_*) set -- "$SUITE $BOARD_PACKAGES $BOARD_TRIM 1" ;;
-        suite_*) set -- "$SUITE $SUITE_PACKAGES $SUITE_PROGRAMS 1" ;;
+        suite_*) set -- "$SUITE $SUITE_PACKAGES $SUITE_PROGRAMS $STRIP_PACKAGES $STRIP 2" ;;
         secure) set -- "$SUITE $QEMU_SUITE $SECURE_PACKAGES $STUB 1" ;;
         tpm) set -- "$QEMU_SUITE swtpm 1" ;;
         unlock) set -- "$SUITE $UNLOCK_PACKAGES $UNLOCK_PROGRAMS 1" ;;

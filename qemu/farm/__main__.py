@@ -287,17 +287,19 @@ def suites(options: argparse.Namespace) -> int:
     checkout = options.checkout.resolve()
     leviathan.check(checkout)
     leviathan.kind_of(options.board)
-    previous = checkouts_of(checkout, options.fatrw) if options.previous == lifecycle.SCRIPTS else None
+    tcgtool = (options.tcgtool or checkout.parent / "tcgtool").resolve() if boards.load(options.board).secure else None
+    previous = checkouts_of(checkout, options.fatrw, tcgtool) if options.previous == lifecycle.SCRIPTS else None
     if previous:
         leviathan.check_scripts(options.board, previous)
     if options.list:
-        return leviathan.tests(checkout, "list", options.test)
-    return leviathan.run(checkout, options.board, options.test, options.results, options.limit, speaker("leviathan"), previous)
+        return leviathan.tests(checkout, "list", options.test, previous is not None)
+    run = leviathan.each if options.each else leviathan.run
+    return run(checkout, options.board, options.test, options.results, options.limit, speaker("leviathan"), previous)
 
 
-def checkouts_of(meta_balena: Path, fatrw: Path | None) -> shell_release.Checkouts:
-    """What a release with the scripts is made of."""
-    return shell_release.Checkouts(meta_balena, (fatrw or meta_balena.parent / "fatrw").resolve())
+def checkouts_of(meta_balena: Path, fatrw: Path | None, tcgtool: Path | None = None) -> shell_release.Checkouts:
+    """What a release with the scripts is made of. `tcgtool`: only of a secure board."""
+    return shell_release.Checkouts(meta_balena, (fatrw or meta_balena.parent / "fatrw").resolve(), tcgtool)
 
 
 def rounds(text: str) -> int:
@@ -385,12 +387,14 @@ def main() -> int:
     at = commands.add_parser("leviathan", help="run balenaOS's own test suites, of a checkout of meta-balena, on a board")
     at.add_argument("checkout", type=Path, help="a checkout of balena-os/meta-balena; its files are run as they are, and nothing of it is kept")
     at.add_argument("test", nargs="*", help="tests by the beginning of their names, like hup/smoke; all where nothing is said")
-    at.add_argument("--board", default="qemu-amd64", help="qemu-amd64 or qemu-aarch64 (qemu-amd64)")
+    at.add_argument("--board", default="qemu-amd64", help="qemu-amd64, qemu-amd64-secure or qemu-aarch64 (qemu-amd64)")
     at.add_argument("--list", action="store_true", help="only print the names of the tests")
     at.add_argument("--previous", choices=(lifecycle.COPAL, lifecycle.SCRIPTS), default=lifecycle.COPAL,
                     help="what the release that is updated from has: copal, or the shell scripts of the checkout (copal)")
     at.add_argument("--fatrw", type=Path, help="for the scripts, a checkout of balena-os/fatrw, at the commit that meta-balena builds (a folder beside CHECKOUT)")
+    at.add_argument("--tcgtool", type=Path, help="for the scripts of a secure board, a checkout of balena-os/tcgtool, likewise")
     at.add_argument("--results", type=Path, default=place.TOP / "target/leviathan", help="folder for report, console and logs (target/leviathan)")
+    at.add_argument("--each", action="store_true", help="run each test by itself, with a limit of its own; a test that has passed with the same images is not repeated")
     at.add_argument("--limit", type=float, default=leviathan.LIMIT, help=f"seconds after which everything ends ({leviathan.LIMIT:.0f})")
     at.set_defaults(function=suites)
     at = commands.add_parser("lifecycle", help="cut the power in one lifecycle of a device: by the scripts of meta-balena, and by copal",

@@ -176,6 +176,23 @@ def compress(path: Path) -> None:
     path.with_name(path.name + ".zst").rename(path)
 
 
+def add_modules(archive: Cpio, guests: Path, arch: str, secure: bool) -> None:
+    """Adds the kernel's modules, and the list of when which ones are loaded."""
+    modules = Modules(kernel_part(guests, arch))
+    files: dict[str, Path] = {}
+    lines = []
+    wanted = (OS / "initramfs/modules").read_text() + ((SECURE / "modules").read_text() if secure else "")
+    for line in wanted.splitlines():
+        when, *names = line.split("#")[0].split() or [""]
+        paths = list(dict.fromkeys(path for name in names for path in modules.with_dependencies(name)))
+        files.update((path.name, path) for path in paths)
+        if paths:
+            lines.append(" ".join([when, *(path.name for path in paths)]) + "\n")
+    for name, path in files.items():
+        archive.file(f"modules/{name}", path.read_bytes())
+    archive.file("modules/list", "".join(lines).encode())
+
+
 def initramfs(guests: Path, arch: str, to: Path, panic: bool = False, secure: bool = False, copal: Path | None = None) -> Path:
     """Writes the initramfs for an architecture to a file; with `panic` one whose init ends at once, with `secure` one that unlocks the disk, by scripts
     or with copal."""
@@ -190,20 +207,9 @@ def initramfs(guests: Path, arch: str, to: Path, panic: bool = False, secure: bo
         archive.link(f"bin/{applet}", "busybox")
     source = OS / "initramfs"
     archive.file("init", (source / ("init.panic" if panic else "init")).read_bytes(), 0o755)
+    archive.file("load-modules", (source / "load-modules").read_bytes())
     if not panic:
-        modules = Modules(kernel_part(guests, arch))
-        files: dict[str, Path] = {}
-        lines = []
-        wanted = (source / "modules").read_text() + ((SECURE / "modules").read_text() if secure else "")
-        for line in wanted.splitlines():
-            when, *names = line.split("#")[0].split() or [""]
-            paths = list(dict.fromkeys(path for name in names for path in modules.with_dependencies(name)))
-            files.update((path.name, path) for path in paths)
-            if paths:
-                lines.append(" ".join([when, *(path.name for path in paths)]) + "\n")
-        for name, path in files.items():
-            archive.file(f"modules/{name}", path.read_bytes())
-        archive.file("modules/list", "".join(lines).encode())
+        add_modules(archive, guests, arch, secure)
     to.write_bytes(archive.end())
     return to
 

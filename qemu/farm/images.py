@@ -69,8 +69,6 @@ ENGINE_AT = "releases/engine"
 
 #: Of these, those that come with a loader of their own: its modules of GRUB besides those of all.
 OTHER_LOADERS = {"good": ("date",)}
-#: Those whose initramfs is not copal's.
-UNLOCKED_BY_SCRIPTS = ("light",)
 
 #: Folders that mounts and programs want; the packages have no reason to bring them.
 FOLDERS = ("boot", "dev", "home", "media", "mnt", "opt", "proc", "root", "run", "srv", "sys", "tmp", "var/lib", "var/log",
@@ -134,6 +132,12 @@ class Board:
     console: str
     #: Whether its releases are for encrypted installations with secure boot.
     secure: bool = False
+    #: Whether the engine's programs are on the disk with the releases, and not in each release.
+    engine_apart: bool = False
+    #: Whether the firmware's `db` also has who signs images: then a medium installs once more after the keys are enrolled.
+    signer_in_db: bool = False
+    #: Of a secure board's releases, those whose initramfs is not copal's.
+    unlocked_by_scripts: tuple[str, ...] = ()
     #: MiB of boot partition, slot, state and data.
     sizes: tuple[int, int, int, int] = SIZES
 
@@ -145,7 +149,8 @@ class Board:
 
 BOARDS = {
     "amd64": Board("qemu-amd64", "amd64", "x86_64", "grub", "ttyS0"),
-    "amd64-secure": Board("qemu-amd64-secure", "amd64", "x86_64", "grub", "ttyS0", secure=True, sizes=SECURE_SIZES),
+    "amd64-secure": Board("qemu-amd64-secure", "amd64", "x86_64", "grub", "ttyS0", secure=True, engine_apart=True, signer_in_db=True, unlocked_by_scripts=("light",),
+                          sizes=SECURE_SIZES),
     "arm64": Board("qemu-aarch64", "arm64", "aarch64", "u-boot", "ttyAMA0"),
 }
 
@@ -400,15 +405,35 @@ def installed(board: Board, copal: Path, packages: tuple[str, ...], scratch: Pat
     return root
 
 
+def host_os(board: Board) -> tuple[str, ...]:
+    """The packages of copal in a release."""
+    return (*HOST_OS, SELECTION[board.backend], *(("optional:secure-boot",) if board.secure else ()))
+
+
 # --- what a board starts with -----------------------------------------------------------------------------------------
 
 
-def boot_parts(guests: Path, board: Board, copal: Path, to: Path) -> None:
+@dataclasses.dataclass(frozen=True)
+class OfScripts:
+    """What the releases of a secure board that are unlocked by scripts start with, where that is not the farm's own."""
+
+    #: Writes the initramfs to a file.
+    initramfs: Callable[[Path], None]
+    #: GRUB's configuration of an encrypted disk.
+    config: str
+    #: Of all that these are made of.
+    digest: str
+
+
+def boot_parts(guests: Path, board: Board, copal: Path, to: Path, of_scripts: OfScripts | None = None) -> None:
     """Kernel, initramfs, init and the bootloader's files, as files of the cache."""
     shutil.copyfile(bootchain.kernel_image(guests, board.machine), to / board.kernel)
     unlocks = {bootchain.INITRAMFS: copal, bootchain.INITRAMFS_OF_SCRIPTS: None} if board.secure else {bootchain.INITRAMFS: None}
     for name, program in unlocks.items():
-        bootchain.initramfs(guests, board.machine, to / name, secure=board.secure, copal=program)
+        if of_scripts and program is None:
+            of_scripts.initramfs(to / name)
+        else:
+            bootchain.initramfs(guests, board.machine, to / name, secure=board.secure, copal=program)
         if board.secure:
             bootchain.compress(to / name)
     bootchain.initramfs(guests, board.machine, to / "initramfs.panic", panic=True)
@@ -427,7 +452,7 @@ def make_keys(guests: Path, to: Path) -> None:
         secure.make_keys(secure.Tools(guests, Path(scratch)), to)
 
 
-def signed_parts(guests: Path, board: Board, boot: Path, keys: Path, to: Path) -> None:
+def signed_parts(guests: Path, board: Board, boot: Path, keys: Path, to: Path, of_scripts: OfScripts | None = None) -> None:
     """What a secure board starts with: the loader, GRUB's configuration, and for each release a stage-2 kernel and its folder of keys."""
     with tempfile.TemporaryDirectory(dir=to) as scratch:
         tools = secure.Tools(guests, Path(scratch))
@@ -440,23 +465,32 @@ def signed_parts(guests: Path, board: Board, boot: Path, keys: Path, to: Path) -
         for name in releases_of(board):
             of = to / name
             (of / secure.KEYS).mkdir(parents=True)
+            if of_scripts and name in board.unlocked_by_scripts:
+                (of / "grub-luks.cfg").write_text(of_scripts.config)
+                signer.sign(of / "grub-luks.cfg")
             secure.make_stage2(tools, boot / board.kernel, boot / initramfs_of(board, name), os_release(board, RELEASES[name]), of / secure.STAGE2)
             signer.sign(of / secure.STAGE2)
             if name in OTHER_LOADERS:
                 secure.make_loader(tools, keys, of / "loader.efi", OTHER_LOADERS[name])
-            secure.make_lists(tools, keys, loader_of(to, name), of / secure.STAGE2, of / secure.KEYS)
+            secure.make_lists(tools, keys, loader_of(to, name), of / secure.STAGE2, of / secure.KEYS, board.signer_in_db)
 
 
 def initramfs_of(board: Board, name: str) -> str:
     """The initramfs of a release."""
     if name == "panic":
         return "initramfs.panic"
-    return bootchain.INITRAMFS_OF_SCRIPTS if board.secure and name in UNLOCKED_BY_SCRIPTS else bootchain.INITRAMFS
+    return bootchain.INITRAMFS_OF_SCRIPTS if name in board.unlocked_by_scripts else bootchain.INITRAMFS
 
 
 def loader_of(signed: Path, name: str) -> Path:
     """The loader of a release of a secure board."""
     return signed / (f"{name}/loader.efi" if name in OTHER_LOADERS else "loader.efi")
+
+
+def luks_config(signed: Path, name: str) -> Path:
+    """GRUB's configuration of an encrypted disk, of a release of a secure board."""
+    own = signed / name / "grub-luks.cfg"
+    return own if own.is_file() else signed / "grub-luks.cfg"
 
 
 def plain_config(board: Board, name: str) -> str:
@@ -471,8 +505,9 @@ def boot_files(board: Board, boot: Path, version: str, signed: Path | None = Non
     if signed is not None:
         (name,) = [name for name in releases_of(board) if RELEASES[name] == version]
         tree.file(secure.LOADER, loader_of(signed, name), 0o644)
+        config = luks_config(signed, name)
         for end in ("", ".sig"):
-            tree.file(secure.CONFIG_OF_IMAGE + end, signed / f"grub-luks.cfg{end}", 0o644)
+            tree.file(secure.CONFIG_OF_IMAGE + end, config.with_name(config.name + end), 0o644)
         for file in secure.KEY_FILES:
             tree.file(f"{secure.KEYS}/{file}", signed / name / secure.KEYS / file, 0o644)
     if board.arch == "amd64":
@@ -532,9 +567,11 @@ def release(board: Board, name: str, boot: Path, programs: Path, signed: Path | 
         tree.folder("mnt/efi")
         for end in ("", ".sig"):
             tree.file(f"boot/{secure.STAGE2}{end}", signed / name / f"{secure.STAGE2}{end}", 0o644)
-        if name not in UNLOCKED_BY_SCRIPTS:
+        if name not in board.unlocked_by_scripts:
             # The Yocto layer's mark: both of its initramfs have `copal unlock`.
             tree.file("boot/copal-unlock", "")
+    if board.engine_apart:
+        overlay(tree, OS / "engine-apart")
         # Not the units: systemd reads them before that disk is mounted.
         for path in ENGINE_PROGRAMS:
             tree.link(path, f"/{ENGINE_AT}/{path}")
@@ -562,7 +599,7 @@ def release(board: Board, name: str, boot: Path, programs: Path, signed: Path | 
 
 def layers_of(board: Board, base: Path, releases: Path, name: str) -> list[Layer]:
     """The layers of a release in the cache."""
-    engine = [] if name in NO_ENGINE or board.secure else [base / "engine.tar"]
+    engine = [] if name in NO_ENGINE or board.engine_apart else [base / "engine.tar"]
     tars = [base / "base.tar", *engine, releases / f"{name}.layer.tar"]
     return [Layer(tar, tar.with_suffix(".sha256").read_text()) for tar in tars]
 
@@ -584,7 +621,7 @@ def make_releases(board: Board, base: Path, layers: Path, to: Path) -> None:
         # No scenario updates to what is installed.
         for name in [name for name in releases_of(board) if name != "base"]:
             hostapp.archive(files / f"{name}.tar", board.arch, image_name(board, name), layers_of(board, base, layers, name))
-        if board.secure:
+        if board.engine_apart:
             engine = files / Path(ENGINE_AT).name
             engine.mkdir()
             disk.run(["tar", "-C", engine, "-xf", base / "engine.tar"], "unpack the engine")
@@ -701,7 +738,8 @@ def make_flasher(guests: Path, board: Board, boot: Path, files: Path, whole: Pat
         tree.file(f"boot/{board.kernel}", boot / board.kernel, 0o644)
         tree.file(f"boot/{bootchain.INITRAMFS}", boot / bootchain.INITRAMFS, 0o644)
         if signed is not None and keys is not None:
-            overlay(tree, OS / "flasher-secure")
+            if plain is None:
+                overlay(tree, OS / "flasher-secure")
             for end in ("", ".sig"):
                 tree.file(f"boot/{secure.STAGE2}{end}", signed / "base" / f"{secure.STAGE2}{end}", 0o644)
             secure.sign_image(secure.Tools(guests, scratch), keys, whole, scratch / "signature")
@@ -735,13 +773,39 @@ def make_flasher(guests: Path, board: Board, boot: Path, files: Path, whole: Pat
             medium.file(INTERNAL_CONFIG, plain_config(board, "grub.cfg"))
         if signed is not None:
             medium.file(secure.LOADER, signed / "loader.efi", 0o644)
+            config = luks_config(signed, "base")
             for end in ("", ".sig"):
-                medium.file(secure.CONFIG_OF_MEDIUM + end, signed / f"grub-luks.cfg{end}", 0o644)
+                medium.file(secure.CONFIG_OF_MEDIUM + end, config.with_name(config.name + end), 0o644)
             for name in secure.KEY_FILES:
                 medium.file(f"{secure.KEYS}/{name}", signed / "base" / secure.KEYS / name, 0o644)
         disk.fat(scratch / "flash-boot", "flash-boot", board.sizes[0], medium, scratch)
         disk.whole(to / "flasher.img", f"{board.name} flasher",
                    [Partition("flash-boot", scratch / "flash-boot", disk.EFI), Partition("flash-rootA", scratch / "flash-rootA")])
+
+
+def kernel_of(board: Board) -> str:
+    """The part of the prepared guests with the board's kernel."""
+    return "kernel_arm64" if board.arch == "arm64" else "kernel"
+
+
+def firmware_of(board: Board) -> str:
+    """The part with its firmware."""
+    return "firmware_arm64" if board.arch == "arm64" else "firmware"
+
+
+def make_start(store: Cache, guests: Path, board: Board, copal: Path, of_scripts: OfScripts | None = None) -> tuple[Path, Path | None, Path | None]:
+    """What a board starts with, as parts of the cache: the unsigned programs; of a secure board also the signed ones, and the private keys."""
+    own, unlocks = sources(*OWN), [part(guests, "unlock"), file_digest(copal)] if board.secure else []
+    unlocks += [of_scripts.digest] if of_scripts else []
+    boot = store.make("boot", [own, sources(*BOOT_SOURCES), part(guests, kernel_of(board)), part(guests, "small"), part(guests, firmware_of(board)), *unlocks],
+                      lambda to: boot_parts(guests, board, copal, to, of_scripts))
+    if not board.secure:
+        return boot, None, None
+    # Made once: nothing that they are made of changes.
+    keys = store.make("keys", ["2"], lambda to: make_keys(guests, to))
+    signed = store.make("signed", [own, boot.name, keys.name, sources(OS / "grub"), part(guests, "secure")],
+                        lambda to: signed_parts(guests, board, boot, keys, to, of_scripts))
+    return boot, signed, keys
 
 
 def build(arch: str, guests: Path, cache: Path, copal: Path) -> Images:
@@ -752,26 +816,16 @@ def build(arch: str, guests: Path, cache: Path, copal: Path) -> Images:
     for binary in (copal, runs_here):
         if not binary.is_file():
             raise Fault(f"no {binary}: run ./dev build")
-    kernel, firmware = {"amd64": ("kernel", "firmware"), "arm64": ("kernel_arm64", "firmware_arm64")}[board.arch]
     store = Cache(cache / arch)
     try:
-        own, its_kernel = sources(*OWN), part(guests, kernel)
-        needs = [part(guests, "unlock")] if board.secure else []
-        unlocks = [file_digest(copal)] if board.secure else []
-        boot = store.make("boot", [own, sources(*BOOT_SOURCES), its_kernel, part(guests, "small"), part(guests, firmware), *needs, *unlocks],
-                          lambda to: boot_parts(guests, board, copal, to))
-        keys = signed = None
-        if board.secure:
-            # Made once: nothing that they are made of changes.
-            keys = kept_keys = store.make("keys", ["2"], lambda to: make_keys(guests, to))
-            signed = store.make("signed", [own, boot.name, keys.name, sources(OS / "grub"), part(guests, "secure")],
-                                lambda to: signed_parts(guests, board, boot, kept_keys, to))
-            needs.append(signed.name)
+        own, its_kernel, firmware = sources(*OWN), part(guests, kernel_of(board)), part(guests, firmware_of(board))
+        boot, signed, keys = make_start(store, guests, board, copal)
+        needs = [part(guests, "unlock"), signed.name] if signed else []
 
         def make_base(to: Path) -> None:
             with tempfile.TemporaryDirectory(dir=to) as scratch:
                 tree = system(guests, board, Path(scratch))
-                make_layer(tree.take(ENGINE_PROGRAMS if board.secure else ENGINE), to / "engine.tar")
+                make_layer(tree.take(ENGINE_PROGRAMS if board.engine_apart else ENGINE), to / "engine.tar")
                 make_layer(tree, to / "base.tar")
 
         base_inputs = [own, sources(OS / "rootfs", OS / "modules", OS / "masked", QEMU / "system.masked"), its_kernel,
@@ -782,20 +836,19 @@ def build(arch: str, guests: Path, cache: Path, copal: Path) -> Images:
 
         def make_layers(to: Path) -> None:
             with tempfile.TemporaryDirectory(dir=to) as scratch:
-                packages = (*HOST_OS, SELECTION[board.backend], *(("optional:secure-boot",) if board.secure else ()))
-                programs = installed(board, copal, packages, Path(scratch))
+                programs = installed(board, copal, host_os(board), Path(scratch))
                 for name in releases_of(board):
                     make_layer(release(board, name, boot, programs, signed), to / f"{name}.layer.tar")
 
         inputs = [own, boot.name, sources(OS / "hostapp", OS / "before-copal", *STAND_INS.values(), *SHIPPED), file_digest(copal), str(has_pages(copal))]
         if board.secure:
-            inputs += [*needs, sources(OS / "hostapp-secure")]
+            inputs += [*needs, sources(OS / "hostapp-secure", OS / "engine-apart")]
         layers = store.make("layers", inputs, make_layers)
         whole = store.make("disk", [own, base.name, layers.name, part(guests, "board_amd64")],
                            lambda to: make_disk(guests, board, boot, base, layers, runs_here, to, signed))
         releases = store.make("releases", [own, base.name, layers.name],
                               lambda to: make_releases(board, base, layers, to))
-        files = store.make("files", [own, sources(*BOOT_SOURCES), part(guests, firmware)],
+        files = store.make("files", [own, sources(*BOOT_SOURCES), firmware],
                            lambda to: loaders(guests, board, to))
         medium_inputs = [*base_inputs, boot.name, files.name, whole.name, sources(OS / "flasher", *SHIPPED)]
         if board.secure:

@@ -39,8 +39,10 @@ PAGE = place.TOP / "docs/leviathan.md"
 #: In a checkout of meta-balena.
 SUITES = "tests/suites"
 FILES = ("hup/suite.js", "hup/tests/rollbacks.js", "hup/tests/smoke.js", "os/suite.js")
-#: Seconds: of a whole run, of one command, of one wait for the agent, which is repeated, and of the copy of a file.
-LIMIT, COMMAND, REACH, SEND = 4800.0, 1200.0, 20.0, 600.0
+#: Seconds: of a whole run, of one command, of one wait for the agent, which is repeated, of the copy of a file, and of an encrypted installation.
+LIMIT, COMMAND, REACH, SEND, INSTALL = 4800.0, 1200.0, 20.0, 600.0, 1800.0
+#: The suites allow for a device that starts in 20 seconds or less. A secure board without KVM takes a minute.
+SLOWNESS = 3
 #: A balenaOS answers over ssh only when these are there.
 MOUNTED = "mountpoint -q /mnt/boot && mountpoint -q /mnt/state && mountpoint -q /mnt/data"
 #: Standard error is not part of what a command prints.
@@ -61,7 +63,8 @@ def check(checkout: Path) -> None:
 def check_scripts(name: str, scripts: shell_release.Checkouts) -> None:
     """A release with these scripts can be made for the board."""
     if suite_images.BOARDS[kind_of(name)].arch != shell_release.ARCH:
-        raise FarmError(f"a release with the scripts is made for {suite_images.BOARDS[shell_release.ARCH].name} only, not for {name}")
+        names = [board.name for board in suite_images.BOARDS.values() if board.arch == shell_release.ARCH]
+        raise FarmError(f"a release with the scripts is made for {' and '.join(names)} only, not for {name}")
     scripts.check()
 
 
@@ -75,7 +78,7 @@ def unlisted(checkout: Path) -> list[str]:
 class Device:
     """The board. Its methods are the requests."""
 
-    REQUESTS = ("image", "configure", "flash", "on", "off", "run", "send")
+    REQUESTS = ("image", "configure", "flash", "on", "off", "run", "send", "serial")
 
     def __init__(self, board: Board, built: suite_images.Images, at: Path, sockets: Path, accelerator: str, check_time: Callable[[], None]) -> None:
         self.board = board
@@ -88,13 +91,15 @@ class Device:
         # Whether the system that runs has answered, and whether its disk has the image `alpine`.
         self.reached = False
         self.supplied = False
+        # So much of the console is from before the power came.
+        self.shown = 0
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def image(self) -> str:
-        """A copy of the disk image, to be configured."""
+        """A copy of the image to be flashed, to be configured: the disk, or the medium that installs it."""
         to = self.at / "image"
-        machines.copy(self.built.disk, to)
+        machines.copy(self.built.flasher or self.built.disk, to)
         return str(to)
 
     def configure(self, image: str, config: dict[str, Any]) -> None:
@@ -105,24 +110,26 @@ class Device:
         look.put_boot_file(Path(image), "config.json", new)
 
     def flash(self, image: str) -> None:
-        """Gives the board this disk, and chips as the factory delivers them."""
+        """Gives the board this disk, and chips as the factory delivers them. A medium installs itself, as on a device."""
         if self.power is not None:
             raise FarmError("the power is on")
         for path in states.plugged(self.at):
-            path.unlink()
-        states.chips(self.board, self.at)
-        machines.copy(Path(image), self.at / "disk")
-        os.truncate(self.at / "disk", states.DISK)
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if self.built.flasher:
+            self.install(Path(image))
+        else:
+            states.chips(self.board, self.at)
+            machines.copy(Path(image), self.at / "disk")
+            os.truncate(self.at / "disk", states.DISK)
         self.supplied = False
 
     def on(self) -> None:
         """Switches it on; nothing is waited for."""
         if not (self.at / "disk").exists():
             raise FarmError("nothing has been flashed")
-        emmc = self.at / "emmc" if self.board.emmc else None
-        hardware = Hardware(self.at, self.sockets, self.at / "disk", flash=tuple(sorted(self.at.glob("flash?"))), emmc=emmc)
-        self.power = Machine(self.board, hardware, self.accelerator)
+        self.power = Machine(self.board, self.hardware(), self.accelerator)
         self.reached = False
+        self.shown = len(self.power.console())
         self.power.start()
 
     def off(self) -> None:
@@ -143,7 +150,47 @@ class Device:
         self.reach()
         self.copy(Path(file), to + Path(file).name if to.endswith("/") else to)
 
+    def serial(self) -> str:
+        """What the console has shown since the power came."""
+        return self.machine().console()[self.shown :]
+
     # --- how ----------------------------------------------------------------------------------------------------------
+
+    def hardware(self, medium: Path | None = None) -> Hardware:
+        """What the board has."""
+        emmc, tpm = (self.at / name if has else None for name, has in (("emmc", self.board.emmc), ("tpm", self.board.tpm)))
+        return Hardware(self.at, self.sockets, self.at / "disk", flash=tuple(sorted(self.at.glob("flash?"))), emmc=emmc, medium=medium, tpm=tpm)
+
+    def install(self, medium: Path) -> None:
+        """Starts a new board from the medium, and waits until it has installed and switched off. The result is kept, for each configuration of the medium."""
+        config = look.boot_file(medium, "config.json") or b""
+        parts = [str(self.built.flasher), self.board.text, self.accelerator, (place.part(self.board.qemu.partition("/")[0]) / "stamp").read_text()]
+        key = hashlib.sha256("\0".join(parts).encode() + config).hexdigest()[:16]
+        kept = place.farm() / "states" / f"{self.board.name}-suite-{key}"
+        with place.locked(kept.with_suffix(".lock"), INSTALL, "the installation of the board"):
+            if not kept.is_dir():
+                states.chips(self.board, self.at, self.built.signed)
+                states.empty(self.at / "disk", states.DISK)
+                machine = Machine(self.board, self.hardware(medium), self.accelerator)
+                try:
+                    machine.start()
+                    machine.wait_power_off(INSTALL)
+                except FarmError as error:
+                    raise FarmError(f"{error}\n{machines.tail(machine.console())}") from None
+                finally:
+                    machine.kill()
+                if not look.encrypted(self.at / "disk"):
+                    raise FarmError(f"the installation is not encrypted:\n{machines.tail(machine.console())}")
+                new = kept.with_suffix(".new")
+                shutil.rmtree(new, ignore_errors=True)
+                new.mkdir(parents=True)
+                for path in states.plugged(self.at):
+                    machines.copy(path, new / path.name)
+                new.rename(kept)
+                return
+            os.utime(kept)
+            for path in states.plugged(kept):
+                machines.copy(path, self.at / path.name)
 
     def machine(self) -> Machine:
         """The machine, which has to be on."""
@@ -285,9 +332,50 @@ def node(checkout: Path, *words: str) -> list[str]:
     return ["setpriv", "--pdeathsig", "KILL", "--", program, str(SHIM), str(checkout), *words]
 
 
-def tests(checkout: Path, what: str, words: list[str]) -> int:
-    """Prints the tests, or looks at the names of those that are wanted."""
-    return subprocess.run(node(checkout, what, *words), timeout=60, check=False).returncode
+def tests(checkout: Path, what: str, words: list[str], across: bool = False) -> int:
+    """Prints the tests, or looks at the names of those that are wanted. `across`: also those that need a release with the scripts."""
+    return subprocess.run(node(checkout, what, *across_and(words, across)), timeout=60, check=False).returncode
+
+
+def across_and(words: list[str], across: bool) -> list[str]:
+    """The words of the shim."""
+    return ["--across", *words] if across else words
+
+
+#: The file whose tests do not need each other: each leaves the device as it was.
+APART = "hup/rollbacks/"
+
+
+def units(checkout: Path, words: list[str], across: bool = False) -> list[str]:
+    """What of these names runs by itself, on a device as it was installed: the tests of a file together, or one test."""
+    listed = subprocess.run(node(checkout, "list", *across_and(words, across)), timeout=60, check=True, capture_output=True, text=True).stdout.splitlines()
+    names = [line for line in listed if " (not run: " not in line]
+    return list(dict.fromkeys(name if name.startswith(APART) else "/".join(name.split("/")[:2]) for name in names))
+
+
+def each(checkout: Path, name: str, words: list[str], results: Path, limit: float, say: Callable[[str], None],
+         scripts: shell_release.Checkouts | None = None) -> int:
+    """As `run`, but one test after another, each with a limit of its own and after a failure too. What has passed with the same images and suites is not
+    run again."""
+    check(checkout)
+    if status := tests(checkout, "check", words, scripts is not None):
+        return status
+    built = build(boards.load(name), checkout, scripts)
+    of = f"{built.disk} {built.hostapp} {built.flasher} {shell_release.git(checkout, 'describe', '--tags', '--always', '--dirty')}\n"
+    rows, failed = [], 0
+    for unit in units(checkout, words, scripts is not None):
+        at = results / f"{name}{'-scripts' if scripts else ''}" / re.sub(r"\W+", "-", unit.lower())
+        passed = at / "passed"
+        if not passed.is_file() or passed.read_text() != of:
+            passed.unlink(missing_ok=True)
+            if run(checkout, name, [unit], at, limit, say, scripts) == 0:
+                passed.write_text(of)
+        said = re.findall(r"^# leviathan: .*?: (passed|FAILED): (\d+) assertions passed, (\d+) failed, in (\d+) s$", (at / f"{name}.tap").read_text(), re.MULTILINE)
+        state, good, bad, seconds = said[-1] if said else ("FAILED", "0", "0", "–")
+        failed += state != "passed"
+        rows.append(f"| `{name}` | {unit} | {good} | {bad} | {seconds} |")
+    say("\n".join([f"results of {len(rows)} tests:", "| board | test | assertions passed | failed | seconds |", "|---|---|---|---|---|", *rows]))
+    return 1 if failed or not rows else 0
 
 
 def kind_of(board: str) -> str:
@@ -295,16 +383,17 @@ def kind_of(board: str) -> str:
     for kind, made in suite_images.BOARDS.items():
         if made.name == board:
             return kind
-    raise FarmError(f"the suites run on {' or '.join(made.name for made in suite_images.BOARDS.values())}, not on {board}")
+    *others, last = [made.name for made in suite_images.BOARDS.values()]
+    raise FarmError(f"the suites run on {', '.join(others)} or {last}, not on {board}")
 
 
-def build(board: Board, scripts: shell_release.Checkouts | None) -> suite_images.Images:
-    """The images for a board."""
+def build(board: Board, checkout: Path, scripts: shell_release.Checkouts | None) -> suite_images.Images:
+    """The images for a board, and for the suites of a checkout."""
     kind = kind_of(board.name)
     made = suite_images.BOARDS[kind]
     with place.locked(place.farm() / "images.lock", states.IMAGES, "the making of images"):
         try:
-            return suite_images.build(kind, place.guests(), place.farm(), place.binary(made.machine), place.binary(os.uname().machine), scripts)
+            return suite_images.build(kind, checkout, place.guests(), place.farm(), place.binary(made.machine), place.binary(os.uname().machine), scripts)
         except (tree.Fault, ValueError, OSError, subprocess.SubprocessError) as error:
             raise FarmError(f"the images of {board.name}: {error}") from None
 
@@ -314,13 +403,13 @@ def run(checkout: Path, name: str, words: list[str], results: Path, limit: float
     """Runs the tests of these names; all without names. With `scripts`, the release that is installed first has those."""
     end = time.monotonic() + limit
     check(checkout)
-    if status := tests(checkout, "check", words):
+    if status := tests(checkout, "check", words, scripts is not None):
         return status
     if os.geteuid() != 0:
         raise NotRun("only root can make the board's images: run this as root")
     board = boards.load(name)
     place.need_space(1)
-    built = build(board, scripts)
+    built = build(board, checkout, scripts)
     results.mkdir(parents=True, exist_ok=True)
     accelerator = machines.accelerator(board.arch)
     for one in unlisted(checkout):
@@ -338,10 +427,11 @@ def run(checkout: Path, name: str, words: list[str], results: Path, limit: float
         ours, theirs = socket.socketpair()
         own = at / "suite"
         own.mkdir()
-        options = {"board": name, "arch": board.arch, "hostapp": str(built.hostapp), "folder": str(own), "results": str(results.resolve())}
+        options = {"board": name, "arch": board.arch, "hostapp": str(built.hostapp), "folder": str(own), "results": str(results.resolve()), "across": {"there": str(built.hostapp), "back": str(built.back)}, "slowness": SLOWNESS if board.secure else 1}
         with theirs:
-            shim = subprocess.Popen(node(checkout, "run", *words), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
-                                    env={**os.environ, "COPAL_LEVIATHAN": json.dumps(options), "COPAL_LEVIATHAN_LINK": str(theirs.fileno())})
+            shim = subprocess.Popen(node(checkout, "run", *across_and(words, scripts is not None)), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+                                    env={**os.environ, "COPAL_LEVIATHAN": json.dumps(options), "COPAL_LEVIATHAN_LINK": str(theirs.fileno()),
+                                         "FLASHER_SECUREBOOT": str(int(board.secure))})
         try:
             with ours:
                 serve(ours, device, check_time)

@@ -17,6 +17,8 @@ PIECE = 1 << 20
 BOOT = "resin-boot"
 # The boot partition of an encrypted installation that is not encrypted; the bootloader reads it.
 NOT_ENCRYPTED = "balena-efi"
+# That of an installation medium.
+OF_MEDIUM = "flash-boot"
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,9 @@ def encrypted(disk: Path) -> bool:
 
 
 def boot_partition(disk: Path) -> Partition:
-    """The boot partition that the bootloader reads."""
-    return partition(disk, NOT_ENCRYPTED if encrypted(disk) else BOOT)
+    """The boot partition that the bootloader reads, of a disk or of an installation medium."""
+    names = {found.name for found in partitions(disk)}
+    return partition(disk, next((name for name in (NOT_ENCRYPTED, OF_MEDIUM) if name in names), BOOT))
 
 
 def boot_file(disk: Path, path: str) -> bytes | None:

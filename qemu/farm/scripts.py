@@ -29,6 +29,7 @@ import place
 import runner
 import scenario as scenarios
 import secure
+import shell_release
 import states
 import tree
 import unlocking
@@ -131,19 +132,7 @@ def signed(of: Any, initramfs: str, to: Path) -> None:
             own = to / name
             secure.make_stage2(tools, of.boot / recipe.kernel, of.boot / initramfs, images.os_release(recipe, of.versions[name]), own / secure.STAGE2)
             signer.sign(own / secure.STAGE2)
-            lists(tools, of.keys, images.loader_of(to, name), own)
-
-
-def lists(tools: secure.Tools, keys: Path, loader: Path, of: Path) -> None:
-    """The lists of a release. With a certificate in `db` the scripts would not compute what the firmware measures: they take all lists for ones of a
-    single hash."""
-    at = of / secure.KEYS
-    for name, program in (("loader", loader), ("kernel", of / secure.STAGE2)):
-        tools.run("hash-to-efi-sig-list", program, at / f"db-{name}.esl")
-    (at / "db.esl").write_bytes((at / "db-loader.esl").read_bytes() + (at / "db-kernel.esl").read_bytes())
-    for name in ("db", "dbx"):
-        tools.run("sign-efi-sig-list", "-a", "-t", secure.stamp(), "-g", secure.OWNER, "-k", keys / "KEK.key", "-c", keys / "KEK.crt", name, at / "db.esl",
-                  at / f"{name}.auth")
+            secure.make_lists(tools, of.keys, images.loader_of(to, name), own / secure.STAGE2, own / secure.KEYS, signer=False)
 
 
 def releases(of: Any, checkouts: Checkouts | None, to: Path) -> None:
@@ -170,8 +159,7 @@ def releases(of: Any, checkouts: Checkouts | None, to: Path) -> None:
             for name in HELPERS:
                 (root / "usr/libexec").mkdir(exist_ok=True)
                 shutil.copy(checkouts.helper(name), root / "usr/libexec" / name)
-            sources = sorted(checkouts.tcgtool.glob("*.c"))
-            disks.run(["cc", "-O2", "-static", "-w", "-o", root / "usr/bin/tcgtool", *sources], "build tcgtool")
+            shell_release.build_tcgtool(checkouts.tcgtool, root / "usr/bin/tcgtool")
         else:
             shutil.copy(place.binary("x86_64"), root / "usr/bin/copal")
         (top / "old").mkdir()

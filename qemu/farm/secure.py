@@ -35,7 +35,7 @@ SIGNERS = {"PK": "farm platform key", "KEK": "farm key exchange key", "kmod": "b
 OWNER = "5d0f6b3c-0a0e-4f8e-9d0b-6c1f5a7c2e11"
 
 GRUB_MODULES = (
-    "normal part_gpt fat ext2 configfile loadenv test regexp echo linux serial terminal reboot sleep true "
+    "normal part_gpt fat ext2 configfile loadenv test regexp echo linux serial terminal reboot sleep true gzio probe "
     "pgp gcry_rsa gcry_sha256 gcry_sha512"
 ).split()
 
@@ -231,19 +231,20 @@ def make_stage2(tools: Tools, kernel: Path, initramfs: Path, release: str, to: P
 # --- lists ------------------------------------------------------------------------------------------------------------
 
 
-def make_lists(tools: Tools, keys: Path, loader: Path, kernel: Path, to: Path) -> None:
+def make_lists(tools: Tools, keys: Path, loader: Path, kernel: Path, to: Path, signer: bool) -> None:
     """The folder balena-keys for a loader and a kernel. `dbx.auth` forbids these two: the next release's commit applies it.
 
-    Beside the loader's hash, which comes first, there is who signs images: for want of a kernel that is built with this certificate, it has it from
-    `db`.
+    With `signer`, there is who signs images beside the loader's hash, which comes first: for want of a kernel that is built with this certificate, it has
+    it from `db`. The lists of balenaOS have hashes only, and its scripts cannot predict PCR 7 with anything else.
     """
     for name, program in (("loader", loader), ("kernel", kernel)):
         tools.run("hash-to-efi-sig-list", program, to / f"db-{name}.esl")
     hashes = tools.scratch / "hashes.esl"
     hashes.write_bytes((to / "db-loader.esl").read_bytes() + (to / "db-kernel.esl").read_bytes())
     tools.run("cert-to-efi-sig-list", "-g", OWNER, keys / "kmod.crt", tools.scratch / "images.esl")
-    with (to / "db-loader.esl").open("ab") as file:
-        file.write((tools.scratch / "images.esl").read_bytes())
+    if signer:
+        with (to / "db-loader.esl").open("ab") as file:
+            file.write((tools.scratch / "images.esl").read_bytes())
     (to / "db.esl").write_bytes((to / "db-loader.esl").read_bytes() + (to / "db-kernel.esl").read_bytes())
     for name, lists in (("db", to / "db.esl"), ("dbx", hashes)):
         tools.run("sign-efi-sig-list", "-a", "-t", stamp(), "-g", OWNER, "-k", keys / "KEK.key", "-c", keys / "KEK.crt", name, lists,

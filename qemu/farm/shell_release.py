@@ -20,6 +20,7 @@ from pathlib import Path
 import hostapp
 import images
 import place
+import secure
 from place import FarmError, NotRun
 from tree import Tree, file_digest
 
@@ -66,6 +67,8 @@ VALUES = {
     "@BALENA_BOOT_FINGERPRINT@": "balenaos.fingerprint", "@BASE_BINDIR@": "/bin", "@BASE_SBINDIR@": "/sbin", "@SBINDIR@": "/usr/sbin",
     "@BINDIR@": "/usr/bin", "@SYS_CONFDIR@": "/etc",
 }
+#: Instead of these, on a board with secure boot.
+SECURE_VALUES = {"@@BALENA_NONENC_BOOT_MOUNT@@": "/mnt/efi", "@@BALENA_NONENC_BOOT_LABEL@@": "balena-efi", "@@KERNEL_IMAGETYPE@@": secure.STAGE2}
 #: The length of a trial, as balenaOS's own test suite changes it, and as `qemu/os/hostapp/etc/copal/rollback.conf` has it.
 CHANGES = {"usr/bin/rollback-health": (("TIMEOUT=60\n", "TIMEOUT=2\n"), ("COUNT=15\n", "COUNT=3\n"))}
 #: Lines of the flasher's configuration that are the same for each board.
@@ -73,13 +76,34 @@ CONF = ("BALENA_SPLASH_CONFIG=splash", "BALENA_BOOTLOADER_CONFIG=resinOS_uEnv.tx
         "BALENA_NM_DISPATCHER=dispatcher.d", "BALENA_PROXY_CONFIG=system-proxy")
 #: Programs of Debian that scripts call, with the libraries that a board lacks. balenaOS's engine has its client in the same program.
 SUITE, MIRROR = "bookworm", "http://deb.debian.org"
-PACKAGES = ("docker.io", "jq", "parted", "fdisk")
-FILES = {
-    "usr/bin/docker": "usr/bin/docker", "usr/bin/jq": "usr/bin/jq", "sbin/parted": "usr/sbin/parted", "sbin/partprobe": "usr/sbin/partprobe",
-    "sbin/fdisk": "usr/sbin/fdisk", "usr/lib/x86_64-linux-gnu/libjq.so.1": "usr/lib/x86_64-linux-gnu/libjq.so.1",
-    "usr/lib/x86_64-linux-gnu/libonig.so.5": "usr/lib/x86_64-linux-gnu/libonig.so.5",
-    "lib/x86_64-linux-gnu/libparted.so.2": "usr/lib/x86_64-linux-gnu/libparted.so.2",
+PACKAGES = {
+    "docker.io": ("bin/docker",), "jq": ("bin/jq",), "parted": ("sbin/parted", "sbin/partprobe"), "fdisk": ("sbin/fdisk",),
+    # Of a secure board.
+    "efitools": ("bin/efi-updatevar", "bin/sig-list-to-certs", "bin/hash-to-efi-sig-list"), "efivar": ("bin/efivar",), "efibootmgr": ("bin/efibootmgr",),
+    "rsync": ("bin/rsync",), "xxd": ("bin/xxd",), "openssl": ("bin/openssl",),
 }
+#: Of a board with secure boot: what the recipes install where MACHINE_FEATURES has `efi` and `tpm`, and SIGN_API is set.
+SECURE = {f"usr/libexec/os-helpers-{name}": f"{HELPERS}/os-helpers-{name}" for name in ("efi", "sb", "tpm2")}
+SECURE_MEDIUM = {
+    "usr/libexec/balena-init-flasher-secureboot": f"{INIT}/resin-init-flasher/balena-init-flasher-efi",
+    "usr/libexec/balena-init-flasher-diskenc": f"{INIT}/resin-init-flasher/balena-init-flasher-tpm",
+}
+#: The rules that make /dev/disk/by-state, and what they call.
+STATE_RULES = {
+    "usr/lib/udev/rules.d/65-resin-update-state.rules": f"{CORE}/systemd/systemd/65-resin-update-state.rules",
+    "usr/lib/udev/resin_update_state_probe": f"{CORE}/systemd/systemd/resin_update_state_probe",
+}
+#: The modules of the initramfs that concern copal, under the names that the recipe gives them; and GRUB's configuration of an encrypted disk.
+INITRAMFS = {
+    **{f"init.d/{number}-{name}": f"{CORE}/initrdscripts/files/{source}" for number, name, source in (
+        (70, "prepare", "prepare"), (72, "cryptsetup", "cryptsetup-efi-tpm"), (75, "fsuuidsinit", "fsuuidsinit"), (87, "fsck", "fsck"),
+        (90, "rootfs", "rootfs"), (91, "machineid", "machineid"), (92, "kexec", "kexec"), (98, "udevcleanup", "udevcleanup"), (99, "finish", "finish"))},
+    **STATE_RULES,
+    "usr/lib/udev/rules.d/11-dm.rules": f"{SUPPORT}/lvm2/lvm2/11-dm.rules",
+}
+GRUB_CONFIG = "meta-balena-common/recipes-bsp/grub/grub-conf/grub.cfg_internal_luks_template"
+#: The folders of recipes of the programs that are built.
+RECIPES = {"fatrw": f"{CORE}/fatrw", "tcgtool": f"{SUPPORT}/tcgtool"}
 ENGINE_NAMES = ("balena", "balena-engine")
 SECONDS = 900.0
 ARCH = "amd64"
@@ -90,40 +114,53 @@ OWN = [*images.OWN, Path(__file__).resolve()]
 
 @dataclass(frozen=True)
 class Checkouts:
-    """Of meta-balena and of fatrw, which writes the files of a boot partition for the scripts."""
+    """Of meta-balena; of fatrw, which writes the files of a boot partition for the scripts; and of tcgtool, which hashes for a TPM as the firmware does."""
 
     meta_balena: Path
     fatrw: Path
+    #: Only of a secure board.
+    tcgtool: Path | None = None
 
     def check(self) -> None:
         """They have what is used of them."""
-        for name in (*COMMON.values(), *HOST_OS.values(), *MEDIUM.values(), f"{HOOKS}/hostapp-update-hooks.bb"):
+        for name in (*self.files().values(), f"{HOOKS}/hostapp-update-hooks.bb"):
             if not (self.meta_balena / name).is_file():
                 raise FarmError(f"there is no {self.meta_balena / name}: name a checkout of balena-os/meta-balena")
-        if not (self.fatrw / "Cargo.lock").is_file():
-            raise FarmError(f"there is no {self.fatrw}/Cargo.lock: clone balena-os/fatrw there, or name it with --fatrw")
-        wanted, found = self.revision(), git(self.fatrw, "rev-parse", "HEAD")
-        if found != wanted:
-            raise FarmError(f"{self.fatrw} is at {found or 'no commit'}, and this meta-balena builds {wanted}: check that out")
+        for name, path, file in self.built():
+            if not (path / file).is_file():
+                raise FarmError(f"there is no {path}/{file}: clone balena-os/{name} there, or name it with --{name}")
+            wanted, found = self.revision(name), git(path, "rev-parse", "HEAD")
+            if found != wanted:
+                raise FarmError(f"{path} is at {found or 'no commit'}, and this meta-balena builds {wanted}: check that out")
 
-    def revision(self) -> str:
-        """The commit of fatrw that this meta-balena builds."""
-        recipes = sorted((self.meta_balena / f"{CORE}/fatrw").glob("fatrw_*.bb"))
+    def files(self) -> dict[str, str]:
+        """What is taken of meta-balena besides hooks: where it is installed, and where it lies."""
+        of_secure = {**SECURE, **SECURE_MEDIUM, **INITRAMFS, "grub.cfg": GRUB_CONFIG} if self.tcgtool else {}
+        return {**COMMON, **HOST_OS, **MEDIUM, **of_secure}
+
+    def built(self) -> list[tuple[str, Path, str]]:
+        """The programs that are built: name, checkout, and a file that it has."""
+        return [("fatrw", self.fatrw, "Cargo.lock"), *([("tcgtool", self.tcgtool, "tcgtool.c")] if self.tcgtool else [])]
+
+    def revision(self, name: str) -> str:
+        """The commit of such a program that this meta-balena builds."""
+        recipes = sorted((self.meta_balena / RECIPES[name]).glob(f"{name}_*.bb"))
         found = re.search(r'^SRCREV = "([0-9a-f]{40})"', recipes[-1].read_text(), re.MULTILINE) if recipes else None
         if found is None:
-            raise FarmError(f"{self.meta_balena} has no recipe of fatrw with a SRCREV")
+            raise FarmError(f"{self.meta_balena} has no recipe of {name} with a SRCREV")
         return found[1]
 
     def versions(self) -> str:
         """As git calls them."""
-        return ", ".join(f"{path.name} {git(path, 'describe', '--tags', '--always', '--dirty') or 'of no version'}" for path in (self.meta_balena, self.fatrw))
+        paths = [self.meta_balena, *(path for _, path, _ in self.built())]
+        return ", ".join(f"{path.name} {git(path, 'describe', '--tags', '--always', '--dirty') or 'of no version'}" for path in paths)
 
     def digest(self) -> str:
-        """Of all that is used of meta-balena, and the commit of fatrw."""
+        """Of all that is used of meta-balena, and the commits of the programs that are built."""
         recipe = (self.meta_balena / f"{HOOKS}/hostapp-update-hooks.bb")
-        files = [*COMMON.values(), *HOST_OS.values(), *MEDIUM.values(), *(f"{HOOKS}/files/{name}" for name in hooks(recipe.read_text()))]
+        files = [*self.files().values(), *(f"{HOOKS}/files/{name}" for name in hooks(recipe.read_text(), self.tcgtool is not None))]
         text = "".join(f"{name} {file_digest(self.meta_balena / name)}\n" for name in files)
-        return hashlib.sha256(f"{text}{file_digest(recipe)}{self.revision()}".encode()).hexdigest()
+        return hashlib.sha256(f"{text}{file_digest(recipe)}{[self.revision(name) for name, _, _ in self.built()]}".encode()).hexdigest()
 
 
 def git(path: Path, *words: str) -> str:
@@ -140,9 +177,9 @@ def value(recipe: str, name: str) -> str:
     return found[1].replace("\\\n", "")
 
 
-def hooks(recipe: str) -> list[str]:
-    """The hooks of a board with GRUB and without secure boot."""
-    return [*value(recipe, "HOSTAPP_HOOKS").split(), *BOARD_HOOKS]
+def hooks(recipe: str, secure: bool = False) -> list[str]:
+    """The hooks of a board with GRUB; without those of secure boot, which do nothing on a board without it."""
+    return [*value(recipe, "HOSTAPP_HOOKS").split(), *(value(recipe, "SECUREBOOT_HOOKS").split() if secure else ()), *BOARD_HOOKS]
 
 
 def skip_list(recipe: str) -> str:
@@ -151,8 +188,9 @@ def skip_list(recipe: str) -> str:
 
 
 def programs(checkouts: Checkouts) -> Path:
-    """A folder with Debian's programs and fatrw as they are on a board; kept."""
-    key = hashlib.sha256(f"{SUITE} {PACKAGES} {sorted(FILES.items())} {checkouts.revision()} 1".encode()).hexdigest()[:16]
+    """A folder with Debian's programs and those that are built, as they are on a board; kept."""
+    revisions = [checkouts.revision(name) for name, _, _ in checkouts.built()]
+    key = hashlib.sha256(f"{SUITE} {sorted(PACKAGES.items())} {revisions} 2".encode()).hexdigest()[:16]
     at = place.farm() / f"shell-{key}"
     with place.locked(place.farm() / "shell.lock", SECONDS, "the programs for the scripts"):
         if not at.is_dir():
@@ -165,16 +203,43 @@ def programs(checkouts: Checkouts) -> Path:
                 mirror = os.environ.get("COPAL_DEBIAN_MIRROR", MIRROR) + "/debian"
                 run(["mmdebstrap", "--quiet", "--variant=extract", "--mode=root", '--aptopt=APT::Install-Recommends "false"',
                      '--aptopt=Acquire::Retries "3"', f"--include={','.join(PACKAGES)}", SUITE, str(unpacked), mirror], "fetch what the scripts use")
-                for source, to in FILES.items():
-                    (new / to).parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copy(unpacked / source, new / to)
-                    (new / to).chmod(0o755)
+                for path in sorted(path for paths in PACKAGES.values() for path in paths):
+                    take(unpacked, path, new)
                 # Rust's musl no longer has the second name that this old crate calls.
                 run(["cargo", "build", "--quiet", "--release", "--locked", "--target", "x86_64-unknown-linux-musl", "--target-dir", folder],
                     "build fatrw", checkouts.fatrw, {"RUSTFLAGS": "-C link-arg=-Wl,--defsym=open64=open"})
                 shutil.copy(Path(folder) / "x86_64-unknown-linux-musl/release/fatrw", new / "usr/bin/fatrw")
+                if checkouts.tcgtool:
+                    build_tcgtool(checkouts.tcgtool, new / "usr/bin/tcgtool")
             new.rename(at)
     return at
+
+
+def build_tcgtool(checkout: Path, to: Path) -> None:
+    """Builds the program that predicts measurements for the scripts; static, because a board may have an older C library than this machine."""
+    run(["cc", "-O2", "-static", "-w", "-o", str(to), *map(str, sorted(checkout.glob("*.c")))], "build tcgtool")
+
+
+#: Where libraries lie in a tree of Debian.
+LIBRARIES = ("lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib/systemd")
+
+
+def libraries(root: Path, program: Path, *more: Path) -> list[Path]:
+    """The libraries that a program is linked to, of an unpacked tree and of more folders."""
+    words = [root / "lib64/ld-linux-x86-64.so.2", "--library-path", ":".join(map(str, (*(root / at for at in LIBRARIES), *more))), "--list", program]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+    return [Path(path) for path in re.findall(r"=> (/\S+) \(", found)]
+
+
+def take(unpacked: Path, path: str, to: Path) -> None:
+    """A program below /usr of an unpacked tree, and the libraries that a board lacks."""
+    (source,) = [at for at in (unpacked / "usr" / path, unpacked / path) if at.is_file()][:1]
+    for file, target in ((source, f"usr/{path}"), *((file, f"{LIBRARIES[1]}/{file.name}") for file in libraries(unpacked, source))):
+        if any((has / target).exists() for has in (place.part("board_amd64") / "root", place.part("unlock") / "root")):
+            continue
+        (to / target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, to / target)
+        (to / target).chmod(0o755)
 
 
 def run(words: list[str], what: str, at: Path | None = None, env: dict[str, str] | None = None) -> None:
@@ -197,7 +262,12 @@ def put(tree: Tree, checkout: Path, files: dict[str, str], values: dict[str, str
             text = text.replace(old, new)
         if left := re.search(r"@@?[A-Z_]{4,}@@?", text):
             raise FarmError(f"{name}: nothing is known for {left[0]}")
-        tree.file(path, text, 0o644 if path.endswith(".service") else 0o755)
+        tree.file(path, text, 0o644 if path.endswith((".service", ".rules")) else 0o755)
+
+
+def values(with_secure_boot: bool) -> dict[str, str]:
+    """What recipes substitute."""
+    return VALUES | SECURE_VALUES if with_secure_boot else VALUES
 
 
 def host_os(checkouts: Checkouts, to: Path) -> Path:
@@ -207,16 +277,20 @@ def host_os(checkouts: Checkouts, to: Path) -> Path:
     # Of the medium only.
     for name in ("parted", "partprobe"):
         tree.remove(f"usr/sbin/{name}")
-    put(tree, checkouts.meta_balena, {**COMMON, **HOST_OS}, VALUES)
+    locks = checkouts.tcgtool is not None
+    put(tree, checkouts.meta_balena, {**COMMON, **HOST_OS, **({**SECURE, **STATE_RULES} if locks else {})}, values(locks))
     recipe = (checkouts.meta_balena / f"{HOOKS}/hostapp-update-hooks.bb").read_text()
-    files = {f"etc/hostapp-update-hooks.d/{name}": f"{HOOKS}/files/{name}" for name in hooks(recipe)}
-    put(tree, checkouts.meta_balena, files, {**VALUES, "@BALENA_BOOTFILES_BLACKLIST@": skip_list(recipe)})
+    files = {f"etc/hostapp-update-hooks.d/{name}": f"{HOOKS}/files/{name}" for name in hooks(recipe, locks)}
+    put(tree, checkouts.meta_balena, files, {**values(locks), "@BALENA_BOOTFILES_BLACKLIST@": skip_list(recipe)})
     tree.link("usr/bin/hostapp-update-hooks", "hostapp-update-hooks-v2")
     for name in ENGINE_NAMES:
         tree.link(f"usr/bin/{name}", "docker")
     shell(tree)
     enable(tree, HOST_OS)
     images.overlay(tree, images.OS / "shell")
+    if locks:
+        # The system's own udev knows what the initramfs has found.
+        tree.remove("usr/lib/udev/rules.d/65-board-state.rules")
     to.mkdir()
     tree.write(to)
     return to
@@ -227,10 +301,13 @@ def medium(checkouts: Checkouts, to: Path) -> Path:
     tree = Tree()
     tree.copy(programs(checkouts))
     tree.remove("usr/bin/docker")
-    put(tree, checkouts.meta_balena, {**COMMON, **MEDIUM}, VALUES)
+    locks = checkouts.tcgtool is not None
+    put(tree, checkouts.meta_balena, {**COMMON, **MEDIUM, **({**SECURE, **SECURE_MEDIUM} if locks else {})}, values(locks))
     shell(tree)
     enable(tree, MEDIUM)
     images.overlay(tree, images.OS / "shell-flasher")
+    if locks:
+        images.overlay(tree, images.OS / "shell-flasher-secure")
     to.mkdir()
     tree.write(to)
     return to
@@ -248,9 +325,9 @@ def enable(tree: Tree, files: dict[str, str]) -> None:
             images.enable(tree, Path(path).name)
 
 
-def release(board: images.Board, name: str, boot: Path, root: Path) -> Tree:
+def release(board: images.Board, name: str, boot: Path, root: Path, signed: Path | None = None) -> Tree:
     """A release of images.py with the scripts in `root`."""
-    tree = images.release(board, name, boot, root)
+    tree = images.release(board, name, boot, root, signed)
     tree.remove("etc/copal")
     return tree
 

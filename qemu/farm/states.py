@@ -136,11 +136,11 @@ def hardware(board: Board, at: Path, sockets: Path, live: bool) -> Hardware:
     )
 
 
-def chips(board: Board, at: Path) -> None:
-    """The firmware's flash and the eMMC as the factory delivers them."""
+def chips(board: Board, at: Path, signed: Path | None = None) -> None:
+    """The firmware's flash and the eMMC as the factory delivers them. `signed`: the signed parts of a secure board's images, where those are not its own."""
     shutil.copyfile(boards.prepared(board.code), at / "flash0")
     if board.variables:
-        (at / "flash1").write_bytes(variables(board))
+        (at / "flash1").write_bytes(variables(board, signed))
     if board.flash_size:
         # Holes where an erased flash has ones: no program reads what is not used.
         empty(at / "flash1", 0)
@@ -153,10 +153,10 @@ def chips(board: Board, at: Path) -> None:
         empty(at / "emmc", 2 * board.emmc_boot + board.emmc)
 
 
-def variables(board: Board) -> bytes:
+def variables(board: Board, signed: Path | None = None) -> bytes:
     """The flash with the firmware's variables of a new board."""
     data = boards.prepared(board.variables).read_bytes()
-    return secure.factory(data, Images.of(board.name).signed) if board.secure else data
+    return secure.factory(data, signed or Images.of(board.name).signed) if board.secure else data
 
 
 def empty(path: Path, size: int) -> None:

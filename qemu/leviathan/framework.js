@@ -7,7 +7,9 @@ const fs = require('node:fs');
 const Module = require('node:module');
 const net = require('node:net');
 const { basename, join } = require('node:path');
-const { setTimeout: delay } = require('node:timers/promises');
+const { setTimeout: sleep } = require('node:timers/promises');
+
+const { Skip } = require('./tap');
 
 const TRIES = 300;
 const INTERVAL = Number(process.env.COPAL_LEVIATHAN_INTERVAL ?? 1000);
@@ -61,7 +63,8 @@ class Farm {
 
 // --- what suites get by this.require() --------------------------------------------------------------------------------
 
-const utils = {
+/** `delay` waits for so many milliseconds of a real device. */
+const utils = (delay) => ({
 	async waitUntil(condition, rejectionFail = false, times = 20, interval = 30000) {
 		for (let left = times; left > 0; left -= 1) {
 			try {
@@ -80,10 +83,15 @@ const utils = {
 
 	// The board has no sshd.
 	createSSHKey: async () => ({ pubKey: '', key: '' }),
-};
+});
 
-/** The classes, for one board. */
-function components(farm, { hostapp, folder, archive }) {
+/**
+ * The classes, for one board. `slowness`: how many times the board takes as long as a device; `cannot`: pairs of a pattern, and why a command that it matches
+ * cannot run there.
+ */
+function components(farm, { hostapp, folder, archive, slowness = 1, cannot = [] }) {
+	const delay = (milliseconds) => sleep(milliseconds * slowness);
+
 	class Worker {
 		constructor(_deviceType, logger) {
 			this.logger = logger;
@@ -119,6 +127,11 @@ function components(farm, { hostapp, folder, archive }) {
 		/** The output of a command that ends with 0. It is repeated until it does: suites rely on that while a device starts. */
 		async executeCommandInHostOS(command, _target, { max_tries: tries = TRIES, interval = INTERVAL } = {}) {
 			const text = [command].flat().join(' ');
+			for (const [pattern, why] of cannot) {
+				if (pattern.test(text)) {
+					throw new Skip(why);
+				}
+			}
 			for (let number = 1; ; number += 1) {
 				try {
 					const { status, stdout, stderr } = await farm.ask('run', { command: text });
@@ -136,6 +149,15 @@ function components(farm, { hostapp, folder, archive }) {
 				}
 				await delay(interval);
 			}
+		}
+
+		/** A command that is not repeated, however it ends. */
+		once(command) {
+			return farm.ask('run', { command });
+		}
+
+		fetchSerial() {
+			return farm.ask('serial');
 		}
 
 		sendFile(file, to) {
@@ -201,7 +223,7 @@ function components(farm, { hostapp, folder, archive }) {
 	}
 
 	return {
-		'common/utils': utils,
+		'common/utils': utils(delay),
 		'common/worker': Worker,
 		'components/balena/sdk': Sdk,
 		'components/os/balenaos': BalenaOS,
@@ -220,7 +242,8 @@ function absent(name) {
 const PACKAGES = {
 	'balena-image-fs': { interact: absent('balena-image-fs') },
 	bluebird: {},
-	'fs-extra': { ensureDir: (path) => fs.promises.mkdir(path, { recursive: true }) },
+	'@balena/node-qmp': { Client: absent('@balena/node-qmp') },
+	'fs-extra': { ensureDir: (path) => fs.promises.mkdir(path, { recursive: true }), pathExists: absent('the headers of a kernel') },
 	'request-promise': absent('request-promise'),
 };
 
@@ -269,20 +292,21 @@ class Teardown {
 }
 
 class Suite {
-	/** `options` names the board, its processor, and folders. */
-	constructor(farm, options, say) {
+	/** `options` names the board, its processor, and folders; `cannot` is of the suite. */
+	constructor(farm, options, say, cannot) {
 		this.say = say;
 		this.archive = async (title, file) => {
 			const to = join(options.results, title.replaceAll(/[^\w.-]+/g, '-'));
 			await fs.promises.mkdir(to, { recursive: true });
 			await fs.promises.copyFile(file, join(to, basename(file)));
 		};
-		this.components = components(farm, { ...options, archive: this.archive });
+		this.components = components(farm, { ...options, archive: this.archive, cannot });
 		this.context = new Context();
 		this.teardown = new Teardown();
 		this.deviceType = { slug: options.board, data: { arch: options.arch, connectivity: { wifi: false } } };
 		this.options = {
 			id: 'copal',
+			across: options.across,
 			tmpdir: options.folder,
 			workerUrl: '',
 			config: { sshConfig: {} },
@@ -336,4 +360,4 @@ function connect(descriptor) {
 	return new Farm(new net.Socket({ fd: descriptor, readable: true, writable: true }));
 }
 
-module.exports = { Farm, Suite, TestOf, components, connect, stub, utils };
+module.exports = { Farm, Suite, TestOf, components, connect, stub };

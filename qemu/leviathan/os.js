@@ -22,7 +22,7 @@ module.exports = {
 					250,
 				),
 		};
-		this.suite.context.set({ link, os, systemd, utils, worker });
+		this.suite.context.set({ link, os, sshKeyPath: '', systemd, utils, worker, workerContract: await worker.getContract() });
 		this.suite.teardown.register(() => worker.teardown());
 		await os.fetch();
 		await os.configure();
@@ -34,8 +34,17 @@ module.exports = {
 		this.suite.teardown.register(() => worker.archiveLogs(this.id, link));
 	},
 
-	tests: ['./tests/fingerprint', './tests/udev', './tests/safe-reboot'],
+	// The last one installs the device again.
+	tests: ['./tests/fingerprint', './tests/udev', './tests/safe-reboot', './tests/secureboot'],
 
 	/** Tests in these files that cannot run on a board, and why. */
-	without: { 'safe-reboot/Override update locks': 'it asks the supervisor, which the board does not have' },
+	without: {
+		'safe-reboot/Override update locks': 'it asks the supervisor, which the board does not have',
+		'secureboot/check QEMU secure boot': "it talks to the QEMU of Leviathan's own worker",
+		'secureboot/check RPI secure boot': 'another board',
+		'secureboot/check IMX secure boot': 'another board',
+	},
+
+	/** Commands that cannot run, and why. */
+	cannot: [[/^modprobe pcan_netdev$/, "Debian's kernel has no such module"]],
 };

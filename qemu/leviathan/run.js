@@ -1,8 +1,10 @@
 // Runs test suites of a checkout of meta-balena, as they are, on a board of the farm: started by qemu/farm/leviathan.py.
 //
-//   node run.js CHECKOUT list            prints the tests
-//   node run.js CHECKOUT check TEST…     ends with 2 where a word names no test
-//   node run.js CHECKOUT run TEST…       runs them; the farm is at the descriptor COPAL_LEVIATHAN_LINK, and COPAL_LEVIATHAN has the options
+//   node run.js CHECKOUT list [--across] TEST…     prints the tests
+//   node run.js CHECKOUT check [--across] TEST…    ends with 2 where a word names no test
+//   node run.js CHECKOUT run [--across] TEST…      runs them; the farm is at the descriptor COPAL_LEVIATHAN_LINK, and COPAL_LEVIATHAN has the options
+//
+// With --across there is the suite of updates from a release with the scripts and back to it.
 'use strict';
 
 const fs = require('node:fs');
@@ -16,11 +18,12 @@ const { Failed, Test } = require('./tap');
 process.exitCode = 1;
 
 /** The suites in the order of a run: their root, and the folder that the paths of their tests are relative to. */
-function suites(checkout) {
+function suites(checkout, across) {
 	const at = (name) => join(checkout, 'tests/suites', name);
 	const found = [
 		{ name: 'hup', folder: at('hup'), root: require(join(at('hup'), 'suite.js')) },
 		{ name: 'os', folder: at('os'), root: require('./os') },
+		...(across ? [{ name: 'across', folder: join(__dirname, 'across'), root: require('./across/suite') }] : []),
 	];
 	for (const suite of found) {
 		suite.nodes = suite.root.tests.map((path) => tree(require(join(suite.folder, path)), `${suite.name}/${basename(path)}`, suite));
@@ -85,7 +88,7 @@ async function run(selected, options, farm, write) {
 	const report = new Test(write, total);
 	write('TAP version 14\n');
 	for (const { root, nodes } of selected) {
-		const suite = new Suite(farm, options, (text) => String(text).split('\n').forEach((line) => write(`# ${line}\n`)));
+		const suite = new Suite(farm, options, (text) => String(text).split('\n').forEach((line) => write(`# ${line}\n`)), root.cannot);
 		try {
 			await report.test(root.title, (child) => walk({ test: root, nodes }, child, suite));
 		} catch (error) {
@@ -102,7 +105,8 @@ async function run(selected, options, farm, write) {
 
 async function main([checkout, what, ...words]) {
 	stub();
-	const { selected, unknown } = select(suites(checkout), words);
+	const across = words[0] === '--across';
+	const { selected, unknown } = select(suites(checkout, across), across ? words.slice(1) : words);
 	if (unknown) {
 		console.error(`no test ${unknown.join(', ')}: \`list\` shows their names`);
 		return 2;

@@ -5,6 +5,9 @@ const { inspect } = require('node:util');
 
 class Failed extends Error {}
 
+/** Why something cannot run here. An assertion that it ends is not made. */
+class Skip extends Error {}
+
 class Test {
 	/** `total` counts the assertions of a run. */
 	constructor(write, total, depth = 0) {
@@ -48,14 +51,32 @@ class Test {
 		this.result(!Object.is(found, unexpected), message, { found, unexpected });
 	}
 
-	async resolves(promise, message) {
+	/** With `todo`, the suite expects that it fails, and nothing depends on it. */
+	async resolves(promise, message, { todo } = {}) {
 		let failure;
 		try {
 			await (typeof promise === 'function' ? promise() : promise);
 		} catch (error) {
 			failure = error ?? new Error('rejected without a reason');
 		}
-		this.result(failure === undefined, message, failure);
+		if (failure instanceof Skip) {
+			this.skip(message, failure.message);
+		} else if (todo && failure !== undefined) {
+			this.count += 1;
+			this.line(`not ok ${this.count} - ${message} # TODO ${todo}`);
+		} else {
+			this.result(failure === undefined, message, failure);
+		}
+	}
+
+	async resolveMatch(promise, pattern, message) {
+		let found;
+		try {
+			found = await promise;
+		} catch (error) {
+			found = error;
+		}
+		this.result(typeof found === 'string' && pattern.test(found), message, found);
 	}
 
 	async test(name, run) {
@@ -81,4 +102,4 @@ class Test {
 	}
 }
 
-module.exports = { Failed, Test };
+module.exports = { Failed, Skip, Test };

@@ -98,7 +98,7 @@ class Initramfs(unittest.TestCase):
 
     def test_no_applet_that_init_does_not_use(self) -> None:
         """Each link has a use."""
-        script = (bootchain.OS / "initramfs/init").read_text()
+        script = "".join((bootchain.OS / "initramfs" / name).read_text() for name in ("init", "load-modules"))
         for applet in bootchain.APPLETS:
             self.assertRegex(script, rf"\b{applet}\b")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -45,12 +46,12 @@ class Protocol(Case):
             leviathan.check(self.at)
         self.assertIn(f"there is no {self.at}/tests/suites/hup/suite.js: name a checkout of balena-os/meta-balena", str(caught.exception))
         with self.assertRaises(FarmError) as caught:
-            leviathan.kind_of("qemu-amd64-secure")
-        self.assertIn("the suites run on qemu-amd64 or qemu-aarch64, not on qemu-amd64-secure", str(caught.exception))
+            leviathan.kind_of("qemu-riscv64")
+        self.assertIn("the suites run on qemu-amd64, qemu-amd64-secure or qemu-aarch64, not on qemu-riscv64", str(caught.exception))
 
     def test_scripts_that_cannot_be_installed_are_refused_before_anything_is_built(self) -> None:
         scripts = shell_release.Checkouts(self.at, self.at / "fatrw")
-        for board, why in (("qemu-aarch64", "made for qemu-amd64 only, not for qemu-aarch64"), ("qemu-amd64", "name a checkout of balena-os/meta-balena")):
+        for board, why in (("qemu-aarch64", "made for qemu-amd64 and qemu-amd64-secure only, not for qemu-aarch64"), ("qemu-amd64", "name a checkout of balena-os/meta-balena")):
             with self.assertRaises(FarmError) as caught:
                 leviathan.check_scripts(board, scripts)
             self.assertIn(why, str(caught.exception))
@@ -206,7 +207,7 @@ class Shim(Case):
             self.skipTest("not run: no node here: tests of what runs balenaOS's test suites")
         self.checkout = self.at / "checkout"
         self.put("hup/suite.js", SUITE)
-        for name in ("fingerprint", "udev", "safe-reboot"):
+        for name in ("fingerprint", "udev", "safe-reboot", "secureboot"):
             self.put(f"os/tests/{name}/index.js", f"module.exports = {{ title: '{name}', tests: [] }};")
         self.add("smoke", PASSING)
         self.add("rollbacks", PASSING)
@@ -301,6 +302,51 @@ class Shim(Case):
         self.assertEqual(self.run_it("hup/smok/e")[0], 2)
         self.assertEqual(leviathan.tests(self.checkout, "check", ["hup/rollbacks"]), 0)
 
+    def test_what_cannot_run_is_skipped_and_what_is_expected_to_fail_fails_nothing(self) -> None:
+        self.put("os/tests/secureboot/index.js", """module.exports = { title: 'secure', tests: [{ title: 'check UEFI secure boot', run: async function (test) {
+            await test.resolves(this.worker.executeCommandInHostOS('modprobe pcan_netdev'), 'loads');
+            await test.resolves(Promise.reject(new Error('x')), 'expected', { todo: 'later' });
+            await test.resolveMatch(this.worker.executeCommandInHostOS('echo'), /^1$/, 'matches');
+        } }, { title: 'check RPI secure boot', run: async function (test) { test.is(1, 2, 'never'); } }] };""")
+        status, report, asked = self.run_it("os/secureboot")
+        self.assertEqual(status, 0, report)
+        for line in ("ok 1 - loads # SKIP Debian's kernel has no such module", "not ok 2 - expected # TODO later", "ok 3 - matches",
+                     "ok 2 - check RPI secure boot # SKIP another board"):
+            self.assertIn(f"    {line}\n", report)
+        self.assertNotIn("run modprobe pcan_netdev", asked)
+        self.put("os/tests/secureboot/index.js", """module.exports = { title: 'secure', tests: [{ title: 'check UEFI secure boot', run: async function (test) {
+            await test.resolveMatch(this.worker.executeCommandInHostOS('echo'), /^2$/, 'matches');
+        } }] };""")
+        self.assertEqual(self.run_it("os/secureboot")[0], 1)
+
+    def test_each_test_has_a_run_of_its_own_and_is_not_repeated_once_it_has_passed(self) -> None:
+        self.put("os/suite.js", "")
+        self.put("hup/tests/rollbacks.js", "module.exports = { title: 'T', tests: ['one', 'two'].map((title) => ({ title, run() {} })) };")
+        self.assertEqual(leviathan.units(self.checkout, ["hup"]), ["hup/rollbacks/one", "hup/rollbacks/two", "hup/smoke"])
+        built = suite_images.Images(self.at / "disk-1", self.at / "hostapp", self.at / "alpine")
+        ran: list[str] = []
+
+        def run(_checkout: Path, name: str, words: list[str], results: Path, *_: Any) -> int:
+            (unit,) = words
+            ran.append(unit)
+            bad = int(unit == "hup/rollbacks/two" and len(ran) < 4)
+            results.mkdir(parents=True, exist_ok=True)
+            (results / f"{name}.tap").write_text(f"# leviathan: {name}: {'FAILED' if bad else 'passed'}: 3 assertions passed, {bad} failed, in 7 s\n")
+            return bad
+
+        said: list[str] = []
+        with mock.patch.object(leviathan, "run", run), mock.patch.object(leviathan, "build", return_value=built):
+            each = lambda: leviathan.each(self.checkout, "qemu-amd64", ["hup"], self.at / "results", 1.0, said.append)
+            self.assertEqual((each(), ran), (1, ["hup/rollbacks/one", "hup/rollbacks/two", "hup/smoke"]))
+            self.assertIn("| `qemu-amd64` | hup/rollbacks/two | 3 | 1 | 7 |", said[-1])
+            self.assertEqual((each(), ran[3:]), (0, ["hup/rollbacks/two"]))
+            self.assertEqual((each(), ran[4:]), (0, []))
+            self.assertIn("| `qemu-amd64` | hup/smoke | 3 | 0 | 7 |", said[-1])
+            # Other images.
+            built = dataclasses.replace(built, disk=self.at / "disk-2")
+        with mock.patch.object(leviathan, "run", run), mock.patch.object(leviathan, "build", return_value=built):
+            self.assertEqual((each(), len(ran)), (0, 7))
+
     def test_a_condition_that_is_not_evaluated_stops_the_run(self) -> None:
         self.add("smoke", PASSING, "deviceType: { type: 'object' },")
         status, report, asked = self.run_it()
@@ -355,15 +401,16 @@ class Images(Case):
             self.assertEqual(done.stdout.strip(), said)
 
     def test_alpine_is_an_image_with_a_shell(self) -> None:
-        busybox = self.at / "busybox"
+        busybox = self.at / "guests/suite_amd64/root/usr/bin/busybox"
+        busybox.parent.mkdir(parents=True)
         busybox.write_bytes(b"program")
-        suite_images.alpine(busybox, "amd64", self.at / "alpine.tar")
+        suite_images.alpine(self.at / "guests", "amd64", self.at / "alpine.tar")
         with tarfile.open(self.at / "alpine.tar") as tar:
             described = json.load(tar.extractfile("manifest.json") or self.fail())[0]
             self.assertEqual(described["RepoTags"], ["alpine:latest"])
             with tarfile.open(fileobj=tar.extractfile(described["Layers"][0])) as layer:
                 self.assertEqual(layer.getmember("bin/sh").linkname, "busybox")
-        self.assertEqual([path.name for path in self.at.iterdir() if path.is_dir()], [])
+        self.assertEqual([path.name for path in self.at.iterdir() if path.is_dir()], ["guests"])
 
 
 if __name__ == "__main__":

@@ -58,9 +58,9 @@ class Taking(unittest.TestCase):
         recipes = self.at / shell_release.CORE / "fatrw"
         recipes.mkdir(parents=True)
         with self.assertRaises(FarmError):
-            Checkouts(self.at, self.at).revision()
+            Checkouts(self.at, self.at).revision("fatrw")
         (recipes / "fatrw_1.0.bb").write_text(f'SRCREV = "{"ab" * 20}"\n')
-        self.assertEqual(Checkouts(self.at, self.at).revision(), "ab" * 20)
+        self.assertEqual(Checkouts(self.at, self.at).revision("fatrw"), "ab" * 20)
 
 
 if __name__ == "__main__":
