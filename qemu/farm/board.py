@@ -11,7 +11,7 @@ import place
 from place import FarmError
 
 MIB = 1 << 20
-DISK_KINDS = ("virtio", "nvme")
+DISK_KINDS = ("virtio", "nvme", "virtio-4096")
 BACKENDS = ("grub", "u-boot")
 # Every key a board's file may have; a word that is misspelt must not mean a default.
 KEYS = {
@@ -58,6 +58,11 @@ class Board:
     emmc: int
     emmc_boot: int
     text: str = field(repr=False, compare=False, default="")
+
+    @property
+    def sector(self) -> int:
+        """The size of a sector of the internal disk, in bytes."""
+        return 4096 if self.disk.endswith("-4096") else 512
 
     @property
     def secure(self) -> bool:
@@ -276,8 +281,9 @@ def arguments(board: Board, hardware: Hardware, accelerator: str) -> list[str]:
     else:
         add("-blockdev", logged("internal", hardware.disk, hardware.disk_log))
     # The first of its kind: U-Boot looks at no other.
-    device = {"virtio": "virtio-blk-pci", "nvme": "nvme"}[board.disk]
-    add("-device", f"{device},drive=internal,serial=INTERNAL,bootindex=2")
+    device = {"virtio": "virtio-blk-pci", "nvme": "nvme"}[board.disk.removesuffix("-4096")]
+    sectors = f",logical_block_size={board.sector},physical_block_size={board.sector}" if board.sector != 512 else ""
+    add("-device", f"{device},drive=internal,serial=INTERNAL,bootindex=2{sectors}")
     if hardware.releases is not None:
         add("-blockdev", raw("releases", hardware.releases, read_only=True))
         add("-device", "virtio-blk-pci,drive=releases,serial=RELEASES")

@@ -143,16 +143,27 @@ class Cpio:
 
 APPLETS = "echo findfs grep insmod mount sed sh sleep switch_root".split()
 # Those that unlocking needs besides.
-SECURE_APPLETS = "basename cat find mkdir od readlink rm sort sync tail tr umount".split()
+SECURE_APPLETS = "basename cat cp find ln mkdir od readlink rm sort sync tail tr umount".split()
 SECURE = OS / "initramfs-secure"
+#: Where libraries lie in a tree of Debian.
+LIBRARIES = ("lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib/systemd")
+
+
+def libraries(root: Path, program: Path, *more: Path) -> list[Path]:
+    """The libraries that a program is linked to, of an unpacked tree and of more folders."""
+    words = [root / "lib64/ld-linux-x86-64.so.2", "--library-path", ":".join(map(str, (*(root / at for at in LIBRARIES), *more))), "--list", program]
+    found = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+    return [Path(path) for path in re.findall(r"=> (/\S+) \(", found)]
 
 
 def unlocking(archive: Cpio, guests: Path, copal: Path | None) -> None:
     """Adds what unlocks an encrypted disk, and starts its kernel: copal, or scripts."""
     archive.file("unlock", (SECURE / ("unlock" if copal else "unlock.scripts")).read_bytes())
     archive.file("kexec", (SECURE / "kexec").read_bytes())
+    has: set[str] = set()
     if copal:
         archive.file("bin/copal", copal.read_bytes(), 0o755)
+        archive.file("migrate", (SECURE / "migrate").read_bytes())
     for applet in SECURE_APPLETS:
         archive.link(f"bin/{applet}", "busybox")
     top = _need(guests / "unlock/root")
@@ -168,6 +179,14 @@ def unlocking(archive: Cpio, guests: Path, copal: Path | None) -> None:
             archive.folder(name)
         else:
             archive.file(name, path.read_bytes(), 0o755)
+        has.add(path.name)
+    if copal:
+        # What a flasher that runs from memory makes the boot partition with.
+        board = guests / "board_amd64/root"
+        archive.file("usr/sbin/mkfs.ext4", (board / "usr/sbin/mke2fs").read_bytes(), 0o755)
+        for library in libraries(board, board / "usr/sbin/mke2fs"):
+            if library.name not in has:
+                archive.file(f"usr/lib/x86_64-linux-gnu/{library.name}", library.read_bytes(), 0o755)
 
 
 def compress(path: Path) -> None:

@@ -59,11 +59,11 @@ def empty(path: Path, size: int) -> None:
         out.truncate(size)
 
 
-def fat(to: Path, label: str, mib: int, tree: Tree, scratch: Path) -> None:
-    """Writes a FAT file system with that tree."""
+def fat(to: Path, label: str, mib: int, tree: Tree, scratch: Path, sector: int = 512) -> None:
+    """Writes a FAT file system with that tree. A disk with larger sectors than the file system's does not mount it."""
     empty(to, mib * MIB)
     serial = identifier(f"{label} {mib}")[:8]
-    run(["mkfs.vfat", "--invariant", "-i", serial, "-n", label, to], f"make {to}")
+    run(["mkfs.vfat", "--invariant", "-i", serial, "-n", label, "-S", str(sector), to], f"make {to}")
     files = scratch / f"{label}.files"
     tree.write(files)
     top = sorted(files.iterdir())
@@ -85,21 +85,27 @@ def ext4(to: Path, label: str, mib: int, source: Path | None = None, options: st
     run([*words, to], f"make {to}", env={"E2FSPROGS_FAKE_TIME": str(MADE)})
 
 
-def whole(to: Path, name: str, partitions: list[Partition]) -> None:
-    """Writes a disk with a GPT; the partitions begin at 4 MiB, as on a balenaOS, each on a whole MiB."""
-    lines = ["label: gpt", f"label-id: {identifier(name)}", "unit: sectors", "first-lba: 34"]
+def whole(to: Path, name: str, partitions: list[Partition], sector: int = 512) -> None:
+    """Writes a disk with a GPT; the partitions begin at 4 MiB, as on a balenaOS, each on a whole MiB. Other sectors than those of 512 bytes need root."""
+    # Boot sector, header, and 128 entries of 128 bytes.
+    lines = ["label: gpt", f"label-id: {identifier(name)}", "unit: sectors", f"first-lba: {2 + 128 * 128 // sector}"]
     at, places = 4 * MIB, []
     for part in partitions:
         size = part.image.stat().st_size
         if size % MIB:
             raise Fault(f"{part.image} has {size} bytes, no whole MiB")
-        lines.append(f"start={at // 512}, size={size // 512}, type={part.kind}, "
+        lines.append(f"start={at // sector}, size={size // sector}, type={part.kind}, "
                      f"uuid={identifier(name + ' ' + part.name)}, name={part.name}")
         places.append(at)
         at += size
     empty(to, at + MIB)
-    run(["sfdisk", "--quiet", "--no-reread", "--no-tell-kernel", "--wipe", "never", to], f"partition {to}",
-        feed="\n".join(lines) + "\n")
+    # sfdisk takes the size of the sectors from the disk.
+    at_loop = run(["losetup", "--find", "--show", "--sector-size", str(sector), to], f"attach {to}").strip() if sector != 512 else ""
+    try:
+        run(["sfdisk", "--quiet", "--no-reread", "--no-tell-kernel", "--wipe", "never", at_loop or to], f"partition {to}", feed="\n".join(lines) + "\n")
+    finally:
+        if at_loop:
+            run(["losetup", "--detach", at_loop], f"detach {to}")
     with to.open("r+b") as out:
         for part, place in zip(partitions, places):
             pour(part.image, out.fileno(), place)

@@ -138,6 +138,8 @@ class Board:
     signer_in_db: bool = False
     #: Of a secure board's releases, those whose initramfs is not copal's.
     unlocked_by_scripts: tuple[str, ...] = ()
+    #: The size of the internal disk's sectors, in bytes.
+    sector: int = 512
     #: MiB of boot partition, slot, state and data.
     sizes: tuple[int, int, int, int] = SIZES
 
@@ -147,10 +149,12 @@ class Board:
         return secure.KERNEL if self.secure else bootchain.KERNEL[self.machine]
 
 
+SECURE = Board("qemu-amd64-secure", "amd64", "x86_64", "grub", "ttyS0", secure=True, engine_apart=True, signer_in_db=True, unlocked_by_scripts=("light",),
+               sizes=SECURE_SIZES)
 BOARDS = {
     "amd64": Board("qemu-amd64", "amd64", "x86_64", "grub", "ttyS0"),
-    "amd64-secure": Board("qemu-amd64-secure", "amd64", "x86_64", "grub", "ttyS0", secure=True, engine_apart=True, signer_in_db=True, unlocked_by_scripts=("light",),
-                          sizes=SECURE_SIZES),
+    "amd64-secure": SECURE,
+    "amd64-secure-4096": dataclasses.replace(SECURE, name=f"{SECURE.name}-4096", sector=4096),
     "arm64": Board("qemu-aarch64", "arm64", "aarch64", "u-boot", "ttyAMA0"),
 }
 
@@ -656,28 +660,30 @@ def make_disk(guests: Path, board: Board, boot: Path, base: Path, layers: Path, 
     """The whole disk."""
     need_root("the disk of a board")
     boot_mib, slot_mib, state_mib, data_mib = board.sizes
+    # Blocks are not smaller than sectors; mke2fs makes small ones where a file system is small. A journal has at least 1024 blocks.
+    blocks = f" -b {board.sector}" if board.sector != 512 else ""
     with tempfile.TemporaryDirectory(dir=to) as folder:
         scratch = Path(folder)
         archive = scratch / "base.tar"
         hostapp.archive(archive, board.arch, image_name(board, "base"), layers_of(board, base, layers, "base"))
         hostapp.skeleton().write(scratch / "skeleton")
         for slot in ("resin-rootA", "resin-rootB"):
-            disk.ext4(scratch / slot, slot, slot_mib, scratch / "skeleton", "-m 0 -J size=8")
+            disk.ext4(scratch / slot, slot, slot_mib, scratch / "skeleton", f"-m 0 -J size=8{blocks}")
         hostapp.fill(scratch / "resin-rootA", guests / "board_amd64", archive, copal, scratch)
         files = boot_files(board, boot, RELEASES["base"], signed)
         files.file("config.json", config_json(board))
         files.file("balena-image", "")
         files.file("balenaos.fingerprint", fingerprint(files))
-        disk.fat(scratch / "resin-boot", "resin-boot", boot_mib, files, scratch)
+        disk.fat(scratch / "resin-boot", "resin-boot", boot_mib, files, scratch, board.sector)
         data = Tree()
         data.folder("resin-data")
         data.file("remove_me_to_reset", "")
         data.write(scratch / "data")
-        disk.ext4(scratch / "resin-state", "resin-state", state_mib, None, "-m 0 -J size=4")
-        disk.ext4(scratch / "resin-data", "resin-data", data_mib, scratch / "data", f"-m 0 -J size={4 if board.secure else 8}")
+        disk.ext4(scratch / "resin-state", "resin-state", state_mib, None, f"-m 0 -J size=4{blocks}")
+        disk.ext4(scratch / "resin-data", "resin-data", data_mib, scratch / "data", f"-m 0 -J size={4 if board.secure else 8}{blocks}")
         names = ("resin-boot", "resin-rootA", "resin-rootB", "resin-state", "resin-data")
         parts = [Partition(n, scratch / n, disk.EFI) if n == "resin-boot" else Partition(n, scratch / n) for n in names]
-        disk.whole(to / "disk.img", board.name, parts)
+        disk.whole(to / "disk.img", board.name, parts, board.sector)
 
 
 def loaders(guests: Path, board: Board, to: Path) -> None:
@@ -795,7 +801,7 @@ def firmware_of(board: Board) -> str:
 
 def make_start(store: Cache, guests: Path, board: Board, copal: Path, of_scripts: OfScripts | None = None) -> tuple[Path, Path | None, Path | None]:
     """What a board starts with, as parts of the cache: the unsigned programs; of a secure board also the signed ones, and the private keys."""
-    own, unlocks = sources(*OWN), [part(guests, "unlock"), file_digest(copal)] if board.secure else []
+    own, unlocks = sources(*OWN), [part(guests, "unlock"), part(guests, "board_amd64"), file_digest(copal)] if board.secure else []
     unlocks += [of_scripts.digest] if of_scripts else []
     boot = store.make("boot", [own, sources(*BOOT_SOURCES), part(guests, kernel_of(board)), part(guests, "small"), part(guests, firmware_of(board)), *unlocks],
                       lambda to: boot_parts(guests, board, copal, to, of_scripts))

@@ -43,6 +43,8 @@ FILES = ("hup/suite.js", "hup/tests/rollbacks.js", "hup/tests/smoke.js", "os/sui
 LIMIT, COMMAND, REACH, SEND, INSTALL = 4800.0, 1200.0, 20.0, 600.0, 1800.0
 #: The suites allow for a device that starts in 20 seconds or less. A secure board without KVM takes a minute.
 SLOWNESS = 3
+#: What systemd says on the console of a medium.
+INSTALLATION_FAILED = re.compile(r"Failed to start \S*resin-init")
 #: A balenaOS answers over ssh only when these are there.
 MOUNTED = "mountpoint -q /mnt/boot && mountpoint -q /mnt/state && mountpoint -q /mnt/data"
 #: Standard error is not part of what a command prints.
@@ -172,9 +174,15 @@ class Device:
                 states.chips(self.board, self.at, self.built.signed)
                 states.empty(self.at / "disk", states.DISK)
                 machine = Machine(self.board, self.hardware(medium), self.accelerator)
+
+                def check() -> None:
+                    machine.alive()
+                    if INSTALLATION_FAILED.search(machine.console()):
+                        raise FarmError("the installation has failed")
+
                 try:
                     machine.start()
-                    machine.wait_power_off(INSTALL)
+                    machine.until("the installation", INSTALL, machine.has_powered_off, check)
                 except FarmError as error:
                     raise FarmError(f"{error}\n{machines.tail(machine.console())}") from None
                 finally:

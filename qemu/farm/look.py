@@ -32,14 +32,17 @@ class Partition:
 
 
 def partitions(disk: Path) -> list[Partition]:
-    """Those of the primary GPT; none where there is no table."""
+    """Those of the primary GPT, which counts in sectors of 512 or 4096 bytes; none where there is no table."""
     with disk.open("rb") as file:
-        file.seek(SECTOR)
-        head = file.read(SECTOR)
-        if head[:8] != b"EFI PART":
+        for sector in (SECTOR, 4096):
+            file.seek(sector)
+            head = file.read(SECTOR)
+            if head[:8] == b"EFI PART":
+                break
+        else:
             return []
         first, count, size = struct.unpack_from("<QII", head, 72)
-        file.seek(first * SECTOR)
+        file.seek(first * sector)
         table = file.read(count * size)
     found = []
     for number in range(count):
@@ -47,7 +50,7 @@ def partitions(disk: Path) -> list[Partition]:
         if entry[:16] != bytes(16):
             start, end = struct.unpack_from("<QQ", entry, 32)
             name = entry[56:128].decode("utf-16-le").rstrip("\0")
-            found.append(Partition(number + 1, name, start * SECTOR, (end + 1 - start) * SECTOR))
+            found.append(Partition(number + 1, name, start * sector, (end + 1 - start) * sector))
     return found
 
 

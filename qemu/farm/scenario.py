@@ -16,10 +16,10 @@ from look import Selection
 from place import FarmError
 
 # Names of states that a scenario may begin with; states.py makes them.
-STATES = ("blank", "dirty", "flashed", "encrypted", "recorded", "running", "pending", "pending-RELEASE")
+STATES = ("blank", "dirty", "installer", "flashed", "encrypted", "recorded", "running", "pending", "pending-RELEASE")
 
 # Scenarios run on these boards only where they name them.
-NAMED_ONLY = ("qemu-amd64-secure",)
+NAMED_ONLY = ("qemu-amd64-secure", "qemu-amd64-secure-4096")
 
 # Words in capitals stand for what they name, `[…]` may be left out.
 WORDS = {

@@ -17,7 +17,7 @@ SOURCE = images.OS / "initramfs-balena"
 #: Of the guests' small userland, what an initramfs does without.
 WITHOUT = ("lib/modules", "lib/guest.sh", "host", "init", "system-init")
 #: What both kernels of an encrypted disk are given. `no_timer_check`: see qemu/os/grub/grub.cfg.
-COMMAND_LINE = "rootwait module.sig_enforce lockdown=integrity rw console=ttyS0,115200 panic=5 no_timer_check apparmor=0 selinux=0 quiet"
+COMMAND_LINE = "rootwait roottimeout=60 module.sig_enforce lockdown=integrity rw console=ttyS0,115200 panic=5 no_timer_check apparmor=0 selinux=0 quiet"
 OWN = [*shell_release.OWN, Path(__file__).resolve(), SOURCE]
 
 
@@ -30,8 +30,10 @@ def make(checkouts: Checkouts, guests: Path, to: Path) -> None:
     for file in sorted((guests / "unlock/root/usr").rglob("*")):
         if not file.name.endswith(".rules"):
             add(tree, guests / "unlock/root", file)
-    for file in (board / "usr/sbin/tune2fs", *shell_release.libraries(board, board / "usr/sbin/tune2fs")):
-        add(tree, board, file)
+    for program in (board / "usr/sbin/tune2fs", board / "usr/bin/mountpoint"):
+        for file in (program, *bootchain.libraries(board, program)):
+            add(tree, board, file)
+    shell_release.lsblk(tree, "bin/lsblk")
     for name in ("rootfs", "tmp", "run", "sys", "proc", "dev"):
         tree.folder(name)
     files = {**shell_release.COMMON, **shell_release.SECURE, **shell_release.INITRAMFS}

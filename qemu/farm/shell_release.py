@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import bootchain
 import hostapp
 import images
 import place
@@ -220,21 +221,30 @@ def build_tcgtool(checkout: Path, to: Path) -> None:
     run(["cc", "-O2", "-static", "-w", "-o", str(to), *map(str, sorted(checkout.glob("*.c")))], "build tcgtool")
 
 
-#: Where libraries lie in a tree of Debian.
-LIBRARIES = ("lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib/systemd")
+#: Stands in front of lsblk. poky builds it without udev, and it reads the disks: the scripts call it before udev has seen a partition, and from udev's rules.
+LSBLK = "#!/bin/sh\nLD_PRELOAD=/usr/libexec/no-udev.so exec /usr/libexec/lsblk \"$@\"\n"
 
 
-def libraries(root: Path, program: Path, *more: Path) -> list[Path]:
-    """The libraries that a program is linked to, of an unpacked tree and of more folders."""
-    words = [root / "lib64/ld-linux-x86-64.so.2", "--library-path", ":".join(map(str, (*(root / at for at in LIBRARIES), *more))), "--list", program]
-    found = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
-    return [Path(path) for path in re.findall(r"=> (/\S+) \(", found)]
+def lsblk(tree: Tree, path: str) -> None:
+    """Puts an lsblk that does without udev, at a path."""
+    at = place.farm() / "no-udev.so"
+    if not at.is_file():
+        with tempfile.TemporaryDirectory(dir=at.parent) as folder:
+            source, made = Path(folder) / "no-udev.c", Path(folder) / "no-udev.so"
+            source.write_text("void *udev_new(void) { return 0; }\n")
+            run(["cc", "-shared", "-nostdlib", "-o", str(made), str(source)], "build no-udev.so")
+            made.rename(at)
+    tree.file("usr/libexec/no-udev.so", at.read_bytes(), 0o644)
+    tree.file("usr/libexec/lsblk", place.part("board_amd64") / "root/usr/bin/lsblk", 0o755)
+    if path in tree.nodes:
+        tree.remove(path)
+    tree.file(path, LSBLK)
 
 
 def take(unpacked: Path, path: str, to: Path) -> None:
     """A program below /usr of an unpacked tree, and the libraries that a board lacks."""
     (source,) = [at for at in (unpacked / "usr" / path, unpacked / path) if at.is_file()][:1]
-    for file, target in ((source, f"usr/{path}"), *((file, f"{LIBRARIES[1]}/{file.name}") for file in libraries(unpacked, source))):
+    for file, target in ((source, f"usr/{path}"), *((file, f"{bootchain.LIBRARIES[1]}/{file.name}") for file in bootchain.libraries(unpacked, source))):
         if any((has / target).exists() for has in (place.part("board_amd64") / "root", place.part("unlock") / "root")):
             continue
         (to / target).parent.mkdir(parents=True, exist_ok=True)
@@ -291,6 +301,7 @@ def host_os(checkouts: Checkouts, to: Path) -> Path:
     if locks:
         # The system's own udev knows what the initramfs has found.
         tree.remove("usr/lib/udev/rules.d/65-board-state.rules")
+        lsblk(tree, "usr/bin/lsblk")
     to.mkdir()
     tree.write(to)
     return to
@@ -308,6 +319,10 @@ def medium(checkouts: Checkouts, to: Path) -> Path:
     images.overlay(tree, images.OS / "shell-flasher")
     if locks:
         images.overlay(tree, images.OS / "shell-flasher-secure")
+        # GNU's find takes no word between `{}` and `+`, which the script has there.
+        tree.file("usr/bin/busybox", place.part("small") / "bin/busybox", 0o755)
+        tree.link("usr/local/sbin/find", "/usr/bin/busybox")
+        lsblk(tree, "usr/bin/lsblk")
     to.mkdir()
     tree.write(to)
     return to

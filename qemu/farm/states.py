@@ -24,6 +24,7 @@ from typing import Any
 
 import board as boards
 import encrypted
+import look
 import machine as machines
 import place
 import recorded
@@ -34,7 +35,7 @@ from place import FarmError, NotRun
 
 # `pending`: the release `good` is installed and waits for a reboot; `pending-NAME`: another one.
 LIVE = re.compile(r"running|pending(-[a-z-]+)?")
-DEAD = ("blank", "dirty", "flashed", "encrypted", "recorded")
+DEAD = ("blank", "dirty", "installer", "flashed", "encrypted", "recorded")
 # What decides how a saved machine looks.
 SOURCES = ("board.py", "machine.py", "states.py", "agent.py", "encrypted.py", "recorded.py", "recorder.py", "nbd.py")
 # The internal disk, where no image says how large it is; larger than any.
@@ -76,7 +77,7 @@ class Images:
 
                 wanted = boards.load(board)
                 for kind, made in images.BOARDS.items():
-                    if (made.machine, made.backend, made.secure) == (wanted.arch, wanted.backend, wanted.secure):
+                    if (made.machine, made.backend, made.secure, made.sector) == (wanted.arch, wanted.backend, wanted.secure, wanted.sector):
                         break
                 else:
                     raise FarmError(
@@ -227,8 +228,22 @@ def make_dead(board: Board, name: str, accelerator: str, at: Path) -> None:
         empty(at / "disk", size)
     elif name == "dirty":
         dirty(at / "disk", image, size)
+    elif name == "installer":
+        installer(board, at / "disk", size)
     else:
         raise FarmError(f"there is no recipe of the state {name} for {board.name}")
+
+
+def installer(board: Board, disk: Path, size: int) -> None:
+    """A disk that starts an installer which replaces it: the medium, with the wish in its `config.json`."""
+    machines.copy(Path(Images.of(board.name).flasher), disk)
+    os.truncate(disk, size)
+    settings = json.loads(look.boot_file(disk, "config.json") or b"{}")
+    settings["installer"] = {**settings.get("installer", {}), "migrate": {"force": True}}
+    changed = disk.with_name("config.json")
+    changed.write_text(json.dumps(settings, indent=2) + "\n")
+    look.put_boot_file(disk, "config.json", changed)
+    changed.unlink()
 
 
 def dirty(disk: Path, image: Path, size: int) -> None:

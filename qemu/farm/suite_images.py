@@ -11,6 +11,7 @@ import hashlib
 import tempfile
 from pathlib import Path
 
+import bootchain
 import hostapp
 import images
 import shell_initramfs
@@ -24,7 +25,8 @@ OLD, NEW = "base", "good"
 BACK = "light"
 #: The suites keep an archive and its compressed copy on the data partition. A slot holds two images while it is updated.
 SIZES = (64, 576, 24, 1500)
-BOARDS = {kind: dataclasses.replace(board, sizes=SIZES, engine_apart=False, signer_in_db=False) for kind, board in images.BOARDS.items()}
+BOARDS = {kind: dataclasses.replace(board, sizes=SIZES, engine_apart=False, signer_in_db=False)
+          for kind, board in images.BOARDS.items() if board.sector == 512}
 
 OVERLAY = images.OS / "suite"
 #: Names of the engine.
@@ -95,7 +97,7 @@ def alpine(guests: Path, arch: str, to: Path) -> None:
         board = guests / f"board_{arch}/root"
         tree.file("usr/bin/strip", of / "strip/strip", 0o755)
         tree.file("lib64/ld-linux-x86-64.so.2", board / "lib64/ld-linux-x86-64.so.2", 0o755)
-        for library in shell_release.libraries(board, of / "strip/strip", of / "strip"):
+        for library in bootchain.libraries(board, of / "strip/strip", of / "strip"):
             tree.file(f"lib/x86_64-linux-gnu/{library.name}", library, 0o755)
     with tempfile.TemporaryDirectory(dir=to.parent) as scratch:
         tar = Path(scratch) / "layer.tar"

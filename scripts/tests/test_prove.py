@@ -31,7 +31,7 @@ class Table(unittest.TestCase):
             return table.parts(Path(file.name))
 
     def test_the_tracked_one_has_rows_with_names_of_their_own(self) -> None:
-        rows = [row for part in table.parts().values() for row in part.rows({board: ["x"] for board in ("qemu-amd64", "qemu-aarch64", "qemu-amd64-secure")})]
+        rows = [row for part in table.parts().values() for row in part.rows({board: ["x"] for board in ("qemu-amd64", "qemu-aarch64", "qemu-amd64-secure", "qemu-amd64-secure-4096")})]
         self.assertEqual(len({row.name for row in rows}), len(rows))
         for part in table.parts().values():
             self.assertIn(part.name, {row.part for row in rows})

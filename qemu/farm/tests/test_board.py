@@ -21,7 +21,7 @@ def line(one: Board, **more: object) -> str:
 
 class Files(unittest.TestCase):
     def test_all_that_are_there(self) -> None:
-        self.assertEqual(board.names(), ["qemu-aarch64", "qemu-amd64", "qemu-amd64-secure"])
+        self.assertEqual(board.names(), ["qemu-aarch64", "qemu-amd64", "qemu-amd64-secure", "qemu-amd64-secure-4096"])
         for name in board.names():
             self.assertEqual(board.load(name).name, name)
 
@@ -90,6 +90,7 @@ class CommandLines(unittest.TestCase):
         one = board.load("qemu-amd64")
         self.assertIn("virtio-blk-pci,drive=internal,serial=INTERNAL", line(one))
         self.assertIn("nvme,drive=internal,serial=INTERNAL", line(one.with_disk("nvme")))
+        self.assertIn("bootindex=2,logical_block_size=4096,physical_block_size=4096", line(one.with_disk("virtio-4096")))
         self.assertIn("driver=blklogwrites,node-name=internal", line(one, disk_log=Path("/run/log")))
         self.assertIn("node-name=releases,cache.no-flush=on,read-only=on", line(one, releases=Path("/r")))
         self.assertIn(f"boot-partition-size={1 << 20}", line(one, emmc=Path("/e")))
