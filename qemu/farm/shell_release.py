@@ -299,6 +299,7 @@ def host_os(checkouts: Checkouts, to: Path) -> Path:
     enable(tree, HOST_OS)
     images.overlay(tree, images.OS / "shell")
     if locks:
+        images.overlay(tree, images.OS / "shell-secure")
         # The system's own udev knows what the initramfs has found.
         tree.remove("usr/lib/udev/rules.d/65-board-state.rules")
         lsblk(tree, "usr/bin/lsblk")

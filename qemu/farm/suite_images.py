@@ -158,7 +158,7 @@ def build(kind: str, checkout: Path, guests: Path, cache: Path, copal: Path, nat
                     images.make_layer(tree, to / f"{name}.layer.tar")
 
         helpers = [file_digest(checkout / shell_release.COMMON[path]) for path in HELPERS]
-        of_scripts = [scripts.digest(), images.sources(images.OS / "shell", *shell_release.OWN)] if scripts else []
+        of_scripts = [scripts.digest(), images.sources(images.OS / "shell", images.OS / "shell-secure", *shell_release.OWN)] if scripts else []
         layers = store.make("layers", [own, boot.name, images.sources(images.OS / "hostapp", images.OS / "hostapp-secure", OVERLAY, *images.SHIPPED), file_digest(copal),
                                        str(images.has_pages(copal)), *secure, *helpers, *of_scripts], make_layers)
         whole = store.make("disk", [own, base.name, layers.name, images.part(guests, "board_amd64")],
