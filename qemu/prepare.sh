@@ -589,7 +589,7 @@ suite_tree() {
     done
     if [ "$1" = amd64 ]; then
         install -D -m 755 "$TOP/suite.from/$STRIP" "$TOP/suite_$1.new/strip/strip" || die "no $STRIP in its package"
-        cp "$TOP/suite.from"/usr/lib/x86_64-linux-gnu/libbfd-*.so "$TOP/suite_$1.new/strip/"
+        cp "$TOP/suite.from"/usr/lib/x86_64-linux-gnu/libbfd-*.so "$TOP/suite.from"/usr/lib/x86_64-linux-gnu/libsframe.so.? "$TOP/suite_$1.new/strip/"
     fi
     rm -rf "$TOP/debs" "$TOP/suite.from"
     note "suite_$1: $(du -sm "$TOP/suite_$1.new" | cut -f1) MB"
@@ -653,7 +653,7 @@ make_part() {
             ;;
         kernel_arm64) set -- "$recipe $chosen $(cat "$HERE"/nor-arm64/*)" ;;
         board_*) set -- "$SUITE $BOARD_PACKAGES $BOARD_TRIM 1" ;;
-        suite_*) set -- "$SUITE $SUITE_PACKAGES $SUITE_PROGRAMS $STRIP_PACKAGES $STRIP 2" ;;
+        suite_*) set -- "$SUITE $SUITE_PACKAGES $SUITE_PROGRAMS $STRIP_PACKAGES $STRIP 3" ;;
         secure) set -- "$SUITE $QEMU_SUITE $SECURE_PACKAGES $STUB 1" ;;
         tpm) set -- "$QEMU_SUITE swtpm 1" ;;
         unlock) set -- "$SUITE $UNLOCK_PACKAGES $UNLOCK_PROGRAMS 1" ;;

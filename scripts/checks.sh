@@ -75,7 +75,8 @@ lint_texts() {
     check "words of the glossary" run 60 python3 scripts/words.py
     check "shellcheck" run 120 shellcheck -x dev .ci/run scripts/*.sh scripts/prove/part.sh src/install/*.sh hooks/* tests/hooks/*.sh tests/update/*.sh tests/kit/plugins/trace.sh \
         tests/kit/plugins/rpi/* tests/kit/plugins/imx/* tests/kit/plugins/helpers/* tests/kit/plugins/tools/* \
-        qemu/*.sh qemu/*-init qemu/system/usr/local/sbin/* qemu/os/rootfs/usr/lib/board-agent/* qemu/os/initramfs/init* qemu/os/initramfs-secure/[eku]* \
+        qemu/*.sh qemu/*-init qemu/system/usr/local/sbin/* qemu/os/rootfs/usr/lib/board-agent/* qemu/os/initramfs/init* qemu/os/initramfs/load-modules \
+        qemu/os/initramfs-secure/[eku]* qemu/os/initramfs-secure/migrate qemu/os/initramfs-balena/init qemu/os/initramfs-balena/sbin/* qemu/os/shell-flasher-secure/usr/local/sbin/* \
         qemu/os/hostapp-secure/usr/libexec/* qemu/os/scripts/* qemu/os/suite/usr/bin/* qemu/os/suite/usr/lib/balena/* qemu/os/shell/usr/bin/* qemu/os/flasher-secure/usr/sbin/* qemu/os/before-copal/* recipes/pin recipes/check-layer
     check "the tests of ./dev itself" unit_tests scripts/tests scripts
     check "tests of the board farm" unit_tests qemu/farm/tests qemu/farm

@@ -147,7 +147,7 @@ tools_of() {
                 mkfs.vfat:dosfstools mcopy:mtools sfdisk:fdisk mke2fs:e2fsprogs debugfs:e2fsprogs losetup:mount \
                 unshare:util-linux setpriv:util-linux python3:python3 zstd:zstd
             ;;
-        leviathan) echo node:nodejs python3:python3 ;;
+        leviathan) echo node:nodejs python3:python3 git:git cc:gcc /usr/lib/x86_64-linux-gnu/libc.a:libc6-dev ;;
         demo) echo mkfs.vfat:dosfstools mcopy:mtools sgdisk:gdisk mke2fs:e2fsprogs losetup:mount cmp:diffutils ;;
         # A disk that fails or is slow. The daemon moved from one package to the other after Debian 12.
         storage-daemon) echo qemu-storage-daemon:qemu-system-common qemu-storage-daemon:qemu-utils fusermount3:fuse3 ;;

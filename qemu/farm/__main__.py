@@ -395,7 +395,7 @@ def main() -> int:
     at.add_argument("--tcgtool", type=Path, help="for the scripts of a secure board, a checkout of balena-os/tcgtool, likewise")
     at.add_argument("--results", type=Path, default=place.TOP / "target/leviathan", help="folder for report, console and logs (target/leviathan)")
     at.add_argument("--each", action="store_true", help="run each test by itself, with a limit of its own; a test that has passed with the same images is not repeated")
-    at.add_argument("--limit", type=float, default=leviathan.LIMIT, help=f"seconds after which everything ends ({leviathan.LIMIT:.0f})")
+    at.add_argument("--limit", type=float, default=leviathan.LIMIT, help=f"seconds for a run, with --each for each test ({leviathan.LIMIT:.0f})")
     at.set_defaults(function=suites)
     at = commands.add_parser("lifecycle", help="cut the power in one lifecycle of a device: by the scripts of meta-balena, and by copal",
                              description="Installs, updates and rolls back a device by the scripts of a checkout, and by copal; judges what power cuts leave.")

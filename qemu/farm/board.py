@@ -70,8 +70,11 @@ class Board:
         return bool(self.tpm)
 
     def with_disk(self, kind: str) -> "Board":
-        """The same board with another kind of internal disk."""
-        return dataclasses.replace(self, disk=kind)
+        """The same board with another kind of internal disk, of sectors of the same size: its images are for those."""
+        other = dataclasses.replace(self, disk=kind)
+        if other.sector != self.sector:
+            raise FarmError(f"{self.name} has a disk with sectors of {self.sector} bytes, and {kind} has {other.sector}")
+        return other
 
 
 def load(name: str, folder: Path | None = None) -> Board:

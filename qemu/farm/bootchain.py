@@ -145,15 +145,23 @@ APPLETS = "echo findfs grep insmod mount sed sh sleep switch_root".split()
 # Those that unlocking needs besides.
 SECURE_APPLETS = "basename cat cp find ln mkdir od readlink rm sort sync tail tr umount".split()
 SECURE = OS / "initramfs-secure"
+#: This file, for what is made with it.
+SOURCE = Path(__file__).resolve()
 #: Where libraries lie in a tree of Debian.
 LIBRARIES = ("lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu", "usr/lib/systemd")
 
 
 def libraries(root: Path, program: Path, *more: Path) -> list[Path]:
-    """The libraries that a program is linked to, of an unpacked tree and of more folders."""
-    words = [root / "lib64/ld-linux-x86-64.so.2", "--library-path", ":".join(map(str, (*(root / at for at in LIBRARIES), *more))), "--list", program]
-    found = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
-    return [Path(path) for path in re.findall(r"=> (/\S+) \(", found)]
+    """The libraries that a program is linked to, of an unpacked tree and of more directories; an error where one is of this machine, or nowhere."""
+    at = [*(root / name for name in LIBRARIES), *more]
+    words = [root / "lib64/ld-linux-x86-64.so.2", "--inhibit-cache", "--library-path", ":".join(map(str, at)), "--list", program]
+    said = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout
+    # But for the loader itself, which has no name before the arrow.
+    found = [Path(path) for path in re.findall(r"^\s*[^/\s]+ => (\S+)", said, re.MULTILINE)]
+    for library in found:
+        if library.parent not in at:
+            raise ValueError(f"{program} needs {library}, which is not in {root}")
+    return found
 
 
 def unlocking(archive: Cpio, guests: Path, copal: Path | None) -> None:
@@ -196,7 +204,7 @@ def compress(path: Path) -> None:
 
 
 def add_modules(archive: Cpio, guests: Path, arch: str, secure: bool) -> None:
-    """Adds the kernel's modules, and the list of when which ones are loaded."""
+    """Adds the kernel modules and `modules/list`, which says on which hardware each is loaded."""
     modules = Modules(kernel_part(guests, arch))
     files: dict[str, Path] = {}
     lines = []

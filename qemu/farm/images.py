@@ -63,8 +63,7 @@ SIZES = (64, 448, 24, 320)
 #: Of a secure board: an emulated processor encrypts and decrypts every byte of it.
 SECURE_SIZES = (48, 240, 16, 32)
 
-#: Releases of a secure board. None has the engine's programs: they are on the disk with the releases.
-SECURE_RELEASES = ("base", "good", "light")
+#: Where the engine's programs are on the disk with the releases.
 ENGINE_AT = "releases/engine"
 
 #: Of these, those that come with a loader of their own: its modules of GRUB besides those of all.
@@ -132,11 +131,13 @@ class Board:
     console: str
     #: Whether its releases are for encrypted installations with secure boot.
     secure: bool = False
+    #: The names of its releases; empty: all that are not of another bootloader only.
+    releases: tuple[str, ...] = ()
     #: Whether the engine's programs are on the disk with the releases, and not in each release.
     engine_apart: bool = False
-    #: Whether the firmware's `db` also has who signs images: then a medium installs once more after the keys are enrolled.
+    #: Whether `db` also has the certificate of the image signer, so that a medium still installs after the keys are enrolled.
     signer_in_db: bool = False
-    #: Of a secure board's releases, those whose initramfs is not copal's.
+    #: Releases whose initramfs unlocks with scripts, not with copal.
     unlocked_by_scripts: tuple[str, ...] = ()
     #: The size of the internal disk's sectors, in bytes.
     sector: int = 512
@@ -149,8 +150,8 @@ class Board:
         return secure.KERNEL if self.secure else bootchain.KERNEL[self.machine]
 
 
-SECURE = Board("qemu-amd64-secure", "amd64", "x86_64", "grub", "ttyS0", secure=True, engine_apart=True, signer_in_db=True, unlocked_by_scripts=("light",),
-               sizes=SECURE_SIZES)
+SECURE = Board("qemu-amd64-secure", "amd64", "x86_64", "grub", "ttyS0", secure=True, releases=("base", "good", "light"), engine_apart=True, signer_in_db=True,
+               unlocked_by_scripts=("light",), sizes=SECURE_SIZES)
 BOARDS = {
     "amd64": Board("qemu-amd64", "amd64", "x86_64", "grub", "ttyS0"),
     "amd64-secure": SECURE,
@@ -419,13 +420,13 @@ def host_os(board: Board) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class OfScripts:
-    """What the releases of a secure board that are unlocked by scripts start with, where that is not the farm's own."""
+    """Boot files of meta-balena for the releases that scripts unlock; without them, the farm's own."""
 
     #: Writes the initramfs to a file.
     initramfs: Callable[[Path], None]
     #: GRUB's configuration of an encrypted disk.
     config: str
-    #: Of all that these are made of.
+    #: Of the inputs of both.
     digest: str
 
 
@@ -544,8 +545,8 @@ def config_json(board: Board, installer: dict[str, bool | str] | None = None) ->
 
 def releases_of(board: Board) -> dict[str, str]:
     """The releases of a board, and their versions."""
-    if board.secure:
-        return {name: RELEASES[name] for name in SECURE_RELEASES}
+    if board.releases:
+        return {name: RELEASES[name] for name in board.releases}
     return {name: version for name, version in RELEASES.items() if ONLY.get(name, board.backend) == board.backend}
 
 
@@ -801,7 +802,7 @@ def firmware_of(board: Board) -> str:
 
 def make_start(store: Cache, guests: Path, board: Board, copal: Path, of_scripts: OfScripts | None = None) -> tuple[Path, Path | None, Path | None]:
     """What a board starts with, as parts of the cache: the unsigned programs; of a secure board also the signed ones, and the private keys."""
-    own, unlocks = sources(*OWN), [part(guests, "unlock"), part(guests, "board_amd64"), file_digest(copal)] if board.secure else []
+    own, unlocks = sources(*OWN), [repr(board), part(guests, "unlock"), part(guests, "board_amd64"), file_digest(copal)] if board.secure else []
     unlocks += [of_scripts.digest] if of_scripts else []
     boot = store.make("boot", [own, sources(*BOOT_SOURCES), part(guests, kernel_of(board)), part(guests, "small"), part(guests, firmware_of(board)), *unlocks],
                       lambda to: boot_parts(guests, board, copal, to, of_scripts))
@@ -809,7 +810,7 @@ def make_start(store: Cache, guests: Path, board: Board, copal: Path, of_scripts
         return boot, None, None
     # Made once: nothing that they are made of changes.
     keys = store.make("keys", ["2"], lambda to: make_keys(guests, to))
-    signed = store.make("signed", [own, boot.name, keys.name, sources(OS / "grub"), part(guests, "secure")],
+    signed = store.make("signed", [own, repr(board), boot.name, keys.name, sources(OS / "grub"), part(guests, "secure")],
                         lambda to: signed_parts(guests, board, boot, keys, to, of_scripts))
     return boot, signed, keys
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import board as boards
+import images
 import look
 import machine as machines
 import place
@@ -93,7 +94,7 @@ class Device:
         # Whether the system that runs has answered, and whether its disk has the image `alpine`.
         self.reached = False
         self.supplied = False
-        # So much of the console is from before the power came.
+        # Length of the console log at the last power-on.
         self.shown = 0
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -164,18 +165,23 @@ class Device:
         return Hardware(self.at, self.sockets, self.at / "disk", flash=tuple(sorted(self.at.glob("flash?"))), emmc=emmc, medium=medium, tpm=tpm)
 
     def install(self, medium: Path) -> None:
-        """Starts a new board from the medium, and waits until it has installed and switched off. The result is kept, for each configuration of the medium."""
+        """Starts a new board from the medium, and waits until it has installed and switched off. The result is kept for each `config.json`, and goes like other
+        states of the board (states.forget)."""
         config = look.boot_file(medium, "config.json") or b""
-        parts = [str(self.built.flasher), self.board.text, self.accelerator, (place.part(self.board.qemu.partition("/")[0]) / "stamp").read_text()]
+        here = Path(__file__).resolve()
+        parts = [str(self.built.flasher), self.board.text, self.accelerator, (place.part(self.board.qemu.partition("/")[0]) / "stamp").read_text(),
+                 *((here.parent / name).read_text() for name in (*states.SOURCES, here.name))]
         key = hashlib.sha256("\0".join(parts).encode() + config).hexdigest()[:16]
         kept = place.farm() / "states" / f"{self.board.name}-suite-{key}"
-        with place.locked(kept.with_suffix(".lock"), INSTALL, "the installation of the board"):
+        states.forget_others(self.board, kept)
+        with place.locked(place.farm() / "suite-install.lock", INSTALL, "the installation of a board"):
             if not kept.is_dir():
                 states.chips(self.board, self.at, self.built.signed)
                 states.empty(self.at / "disk", states.DISK)
                 machine = Machine(self.board, self.hardware(medium), self.accelerator)
 
                 def check() -> None:
+                    self.check_time()
                     machine.alive()
                     if INSTALLATION_FAILED.search(machine.console()):
                         raise FarmError("the installation has failed")
@@ -331,23 +337,18 @@ def serve(link: socket.socket, device: Any, check_time: Callable[[], None]) -> N
 # --- a run ------------------------------------------------------------------------------------------------------------
 
 
-def node(checkout: Path, *words: str) -> list[str]:
-    """The command line of the shim."""
+def node(checkout: Path, what: str, words: list[str], across: bool = False) -> list[str]:
+    """The command line of the shim. `across`: with the suite that needs a release with the scripts."""
     program = shutil.which("node") or shutil.which("nodejs")
     if program is None:
         raise NotRun("no node here: install nodejs")
     # It ends with who started it.
-    return ["setpriv", "--pdeathsig", "KILL", "--", program, str(SHIM), str(checkout), *words]
+    return ["setpriv", "--pdeathsig", "KILL", "--", program, str(SHIM), str(checkout), what, *(["--across"] if across else []), *words]
 
 
 def tests(checkout: Path, what: str, words: list[str], across: bool = False) -> int:
     """Prints the tests, or looks at the names of those that are wanted. `across`: also those that need a release with the scripts."""
-    return subprocess.run(node(checkout, what, *across_and(words, across)), timeout=60, check=False).returncode
-
-
-def across_and(words: list[str], across: bool) -> list[str]:
-    """The words of the shim."""
-    return ["--across", *words] if across else words
+    return subprocess.run(node(checkout, what, words, across), timeout=60, check=False).returncode
 
 
 #: The file whose tests do not need each other: each leaves the device as it was.
@@ -356,7 +357,7 @@ APART = "hup/rollbacks/"
 
 def units(checkout: Path, words: list[str], across: bool = False) -> list[str]:
     """What of these names runs by itself, on a device as it was installed: the tests of a file together, or one test."""
-    listed = subprocess.run(node(checkout, "list", *across_and(words, across)), timeout=60, check=True, capture_output=True, text=True).stdout.splitlines()
+    listed = subprocess.run(node(checkout, "list", words, across), timeout=60, check=True, capture_output=True, text=True).stdout.splitlines()
     names = [line for line in listed if " (not run: " not in line]
     return list(dict.fromkeys(name if name.startswith(APART) else "/".join(name.split("/")[:2]) for name in names))
 
@@ -369,19 +370,26 @@ def each(checkout: Path, name: str, words: list[str], results: Path, limit: floa
     if status := tests(checkout, "check", words, scripts is not None):
         return status
     built = build(boards.load(name), checkout, scripts)
-    of = f"{built.disk} {built.hostapp} {built.flasher} {shell_release.git(checkout, 'describe', '--tags', '--always', '--dirty')}\n"
+    of = hashlib.sha256(f"{built} {images.sources(SHIM.parent, Path(__file__).resolve())}".encode())
+    for words_of_git in (("rev-parse", "HEAD"), ("diff", "HEAD", "--", SUITES)):
+        of.update(shell_release.git(checkout, *words_of_git).encode())
     rows, failed = [], 0
     for unit in units(checkout, words, scripts is not None):
         at = results / f"{name}{'-scripts' if scripts else ''}" / re.sub(r"\W+", "-", unit.lower())
-        passed = at / "passed"
-        if not passed.is_file() or passed.read_text() != of:
-            passed.unlink(missing_ok=True)
-            if run(checkout, name, [unit], at, limit, say, scripts) == 0:
-                passed.write_text(of)
-        said = re.findall(r"^# leviathan: .*?: (passed|FAILED): (\d+) assertions passed, (\d+) failed, in (\d+) s$", (at / f"{name}.tap").read_text(), re.MULTILINE)
-        state, good, bad, seconds = said[-1] if said else ("FAILED", "0", "0", "–")
-        failed += state != "passed"
-        rows.append(f"| `{name}` | {unit} | {good} | {bad} | {seconds} |")
+        passed, report = at / "passed", at / f"{name}.tap"
+        if not passed.is_file() or passed.read_text() != of.hexdigest():
+            for old in (passed, report):
+                old.unlink(missing_ok=True)
+            try:
+                if run(checkout, name, [unit], at, limit, say, scripts, built) == 0:
+                    passed.write_text(of.hexdigest())
+            except FarmError as error:
+                if place.STOPPED.is_set():
+                    raise
+                say(f"{unit}: {error}")
+        said = re.findall(r"^# leviathan: .*?: (\d+) assertions passed, (\d+) failed, in (\d+) s$", report.read_text() if report.is_file() else "", re.MULTILINE)
+        failed += not passed.is_file()
+        rows.append(" | ".join((f"| `{name}`", unit, *(said[-1] if said else ("no end", "", "")))) + " |")
     say("\n".join([f"results of {len(rows)} tests:", "| board | test | assertions passed | failed | seconds |", "|---|---|---|---|---|", *rows]))
     return 1 if failed or not rows else 0
 
@@ -407,8 +415,8 @@ def build(board: Board, checkout: Path, scripts: shell_release.Checkouts | None)
 
 
 def run(checkout: Path, name: str, words: list[str], results: Path, limit: float, say: Callable[[str], None],
-        scripts: shell_release.Checkouts | None = None) -> int:
-    """Runs the tests of these names; all without names. With `scripts`, the release that is installed first has those."""
+        scripts: shell_release.Checkouts | None = None, built: suite_images.Images | None = None) -> int:
+    """Runs the tests of these names; all without names. With `scripts`, the release that is installed first has those. `built`: images that were made before."""
     end = time.monotonic() + limit
     check(checkout)
     if status := tests(checkout, "check", words, scripts is not None):
@@ -417,7 +425,7 @@ def run(checkout: Path, name: str, words: list[str], results: Path, limit: float
         raise NotRun("only root can make the board's images: run this as root")
     board = boards.load(name)
     place.need_space(1)
-    built = build(board, checkout, scripts)
+    built = built or build(board, checkout, scripts)
     results.mkdir(parents=True, exist_ok=True)
     accelerator = machines.accelerator(board.arch)
     for one in unlisted(checkout):
@@ -435,9 +443,10 @@ def run(checkout: Path, name: str, words: list[str], results: Path, limit: float
         ours, theirs = socket.socketpair()
         own = at / "suite"
         own.mkdir()
-        options = {"board": name, "arch": board.arch, "hostapp": str(built.hostapp), "folder": str(own), "results": str(results.resolve()), "across": {"there": str(built.hostapp), "back": str(built.back)}, "slowness": SLOWNESS if board.secure else 1}
+        options = {"board": name, "arch": board.arch, "hostapp": str(built.hostapp), "back": str(built.back or ""), "folder": str(own),
+                   "results": str(results.resolve()), "slowness": SLOWNESS if board.secure and accelerator != "kvm" else 1}
         with theirs:
-            shim = subprocess.Popen(node(checkout, "run", *across_and(words, scripts is not None)), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+            shim = subprocess.Popen(node(checkout, "run", words, scripts is not None), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
                                     env={**os.environ, "COPAL_LEVIATHAN": json.dumps(options), "COPAL_LEVIATHAN_LINK": str(theirs.fileno()),
                                          "FLASHER_SECUREBOOT": str(int(board.secure))})
         try:

@@ -234,8 +234,8 @@ def make_stage2(tools: Tools, kernel: Path, initramfs: Path, release: str, to: P
 def make_lists(tools: Tools, keys: Path, loader: Path, kernel: Path, to: Path, signer: bool) -> None:
     """The folder balena-keys for a loader and a kernel. `dbx.auth` forbids these two: the next release's commit applies it.
 
-    With `signer`, there is who signs images beside the loader's hash, which comes first: for want of a kernel that is built with this certificate, it has
-    it from `db`. The lists of balenaOS have hashes only, and its scripts cannot predict PCR 7 with anything else.
+    With `signer`, the certificate of the image signer follows the loader's hash: Debian's kernel is not built with it and takes it from `db`. The lists of
+    balenaOS have hashes only, and its scripts cannot predict PCR 7 with anything else.
     """
     for name, program in (("loader", loader), ("kernel", kernel)):
         tools.run("hash-to-efi-sig-list", program, to / f"db-{name}.esl")

@@ -37,8 +37,8 @@ def make(checkouts: Checkouts, guests: Path, to: Path) -> None:
     for name in ("rootfs", "tmp", "run", "sys", "proc", "dev"):
         tree.folder(name)
     files = {**shell_release.COMMON, **shell_release.SECURE, **shell_release.INITRAMFS}
-    for helper in ("usr/libexec/os-helpers-bootenv",):
-        files[helper] = shell_release.HOST_OS[helper]
+    bootenv = "usr/libexec/os-helpers-bootenv"
+    files[bootenv] = shell_release.HOST_OS[bootenv]
     # There is no link from /lib to /usr/lib here.
     shell_release.put(tree, checkouts.meta_balena, {path.replace("usr/lib/udev", "lib/udev"): name for path, name in files.items()}, shell_release.values(True))
     tree.copy(SOURCE)
@@ -58,7 +58,7 @@ def make(checkouts: Checkouts, guests: Path, to: Path) -> None:
 
 
 def add(tree: Tree, root: Path, file: Path) -> None:
-    """A file of a tree with all below /usr, unless the initramfs has it, here or in the folder without /usr."""
+    """Adds a file of an unpacked tree, unless the initramfs has it at this path or at the same path without `usr/`."""
     path = str(file.relative_to(root))
     if file.is_dir() or any(name in tree.nodes for name in (path, path.removeprefix("usr/"))):
         return

@@ -1,4 +1,4 @@
-"""A host OS and a medium for `qemu-amd64` with the shell scripts of meta-balena in the place of copal.
+"""A host OS and a medium for `qemu-amd64` and `qemu-amd64-secure` with the shell scripts of meta-balena in the place of copal.
 
 The scripts are of a checkout that the user brings, and nothing of it is kept but in the farm's cache. Files are unchanged but for what their recipes
 substitute, and for two numbers: `CHANGES`. Programs that they call and a board lacks are Debian's. `fatrw` is built from a checkout of its own.
@@ -79,7 +79,8 @@ CONF = ("BALENA_SPLASH_CONFIG=splash", "BALENA_BOOTLOADER_CONFIG=resinOS_uEnv.tx
 SUITE, MIRROR = "bookworm", "http://deb.debian.org"
 PACKAGES = {
     "docker.io": ("bin/docker",), "jq": ("bin/jq",), "parted": ("sbin/parted", "sbin/partprobe"), "fdisk": ("sbin/fdisk",),
-    # Of a secure board.
+}
+SECURE_PACKAGES = {
     "efitools": ("bin/efi-updatevar", "bin/sig-list-to-certs", "bin/hash-to-efi-sig-list"), "efivar": ("bin/efivar",), "efibootmgr": ("bin/efibootmgr",),
     "rsync": ("bin/rsync",), "xxd": ("bin/xxd",), "openssl": ("bin/openssl",),
 }
@@ -166,7 +167,8 @@ class Checkouts:
 
 def git(path: Path, *words: str) -> str:
     """What git says; nothing where it fails."""
-    done = subprocess.run(["git", "-C", path, *words], capture_output=True, text=True, timeout=60, check=False)
+    # A clone of another user is read, too.
+    done = subprocess.run(["git", "-c", f"safe.directory={path}", "-C", path, *words], capture_output=True, text=True, timeout=60, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
@@ -178,9 +180,9 @@ def value(recipe: str, name: str) -> str:
     return found[1].replace("\\\n", "")
 
 
-def hooks(recipe: str, secure: bool = False) -> list[str]:
+def hooks(recipe: str, with_secure_boot: bool = False) -> list[str]:
     """The hooks of a board with GRUB; without those of secure boot, which do nothing on a board without it."""
-    return [*value(recipe, "HOSTAPP_HOOKS").split(), *(value(recipe, "SECUREBOOT_HOOKS").split() if secure else ()), *BOARD_HOOKS]
+    return [*value(recipe, "HOSTAPP_HOOKS").split(), *(value(recipe, "SECUREBOOT_HOOKS").split() if with_secure_boot else ()), *BOARD_HOOKS]
 
 
 def skip_list(recipe: str) -> str:
@@ -191,7 +193,9 @@ def skip_list(recipe: str) -> str:
 def programs(checkouts: Checkouts) -> Path:
     """A folder with Debian's programs and those that are built, as they are on a board; kept."""
     revisions = [checkouts.revision(name) for name, _, _ in checkouts.built()]
-    key = hashlib.sha256(f"{SUITE} {sorted(PACKAGES.items())} {revisions} 2".encode()).hexdigest()[:16]
+    packages, on_board = (PACKAGES | SECURE_PACKAGES, ["board_amd64", "unlock"]) if checkouts.tcgtool else (PACKAGES, ["board_amd64"])
+    has = [images.part(place.guests(), name) for name in on_board]
+    key = hashlib.sha256(f"{SUITE} {sorted(packages.items())} {revisions} {has} 3".encode()).hexdigest()[:16]
     at = place.farm() / f"shell-{key}"
     with place.locked(place.farm() / "shell.lock", SECONDS, "the programs for the scripts"):
         if not at.is_dir():
@@ -203,9 +207,9 @@ def programs(checkouts: Checkouts) -> Path:
                 unpacked = Path(folder) / "debian"
                 mirror = os.environ.get("COPAL_DEBIAN_MIRROR", MIRROR) + "/debian"
                 run(["mmdebstrap", "--quiet", "--variant=extract", "--mode=root", '--aptopt=APT::Install-Recommends "false"',
-                     '--aptopt=Acquire::Retries "3"', f"--include={','.join(PACKAGES)}", SUITE, str(unpacked), mirror], "fetch what the scripts use")
-                for path in sorted(path for paths in PACKAGES.values() for path in paths):
-                    take(unpacked, path, new)
+                     '--aptopt=Acquire::Retries "3"', f"--include={','.join(packages)}", SUITE, str(unpacked), mirror], "fetch what the scripts use")
+                for path in sorted(path for paths in packages.values() for path in paths):
+                    take(unpacked, path, [place.part(name) / "root" for name in on_board], new)
                 # Rust's musl no longer has the second name that this old crate calls.
                 run(["cargo", "build", "--quiet", "--release", "--locked", "--target", "x86_64-unknown-linux-musl", "--target-dir", folder],
                     "build fatrw", checkouts.fatrw, {"RUSTFLAGS": "-C link-arg=-Wl,--defsym=open64=open"})
@@ -221,17 +225,18 @@ def build_tcgtool(checkout: Path, to: Path) -> None:
     run(["cc", "-O2", "-static", "-w", "-o", str(to), *map(str, sorted(checkout.glob("*.c")))], "build tcgtool")
 
 
-#: Stands in front of lsblk. poky builds it without udev, and it reads the disks: the scripts call it before udev has seen a partition, and from udev's rules.
+#: A wrapper of lsblk. poky builds it without udev, and it reads the disks: the scripts call it before udev has seen a partition, and from udev's rules.
 LSBLK = "#!/bin/sh\nLD_PRELOAD=/usr/libexec/no-udev.so exec /usr/libexec/lsblk \"$@\"\n"
 
 
 def lsblk(tree: Tree, path: str) -> None:
     """Puts an lsblk that does without udev, at a path."""
-    at = place.farm() / "no-udev.so"
+    code = "void *udev_new(void) { return 0; }\n"
+    at = place.farm() / f"no-udev-{hashlib.sha256(code.encode()).hexdigest()[:16]}.so"
     if not at.is_file():
         with tempfile.TemporaryDirectory(dir=at.parent) as folder:
             source, made = Path(folder) / "no-udev.c", Path(folder) / "no-udev.so"
-            source.write_text("void *udev_new(void) { return 0; }\n")
+            source.write_text(code)
             run(["cc", "-shared", "-nostdlib", "-o", str(made), str(source)], "build no-udev.so")
             made.rename(at)
     tree.file("usr/libexec/no-udev.so", at.read_bytes(), 0o644)
@@ -241,11 +246,13 @@ def lsblk(tree: Tree, path: str) -> None:
     tree.file(path, LSBLK)
 
 
-def take(unpacked: Path, path: str, to: Path) -> None:
-    """A program below /usr of an unpacked tree, and the libraries that a board lacks."""
-    (source,) = [at for at in (unpacked / "usr" / path, unpacked / path) if at.is_file()][:1]
+def take(unpacked: Path, path: str, board: list[Path], to: Path) -> None:
+    """A program below /usr of an unpacked tree, and the libraries that are not in the trees of a board."""
+    source = next((at for at in (unpacked / "usr" / path, unpacked / path) if at.is_file()), None)
+    if source is None:
+        raise FarmError(f"no {path} in Debian's packages")
     for file, target in ((source, f"usr/{path}"), *((file, f"{bootchain.LIBRARIES[1]}/{file.name}") for file in bootchain.libraries(unpacked, source))):
-        if any((has / target).exists() for has in (place.part("board_amd64") / "root", place.part("unlock") / "root")):
+        if any((has / target).exists() for has in board):
             continue
         (to / target).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, to / target)
@@ -287,20 +294,20 @@ def host_os(checkouts: Checkouts, to: Path) -> Path:
     # Of the medium only.
     for name in ("parted", "partprobe"):
         tree.remove(f"usr/sbin/{name}")
-    locks = checkouts.tcgtool is not None
-    put(tree, checkouts.meta_balena, {**COMMON, **HOST_OS, **({**SECURE, **STATE_RULES} if locks else {})}, values(locks))
+    with_secure_boot = checkouts.tcgtool is not None
+    put(tree, checkouts.meta_balena, {**COMMON, **HOST_OS, **({**SECURE, **STATE_RULES} if with_secure_boot else {})}, values(with_secure_boot))
     recipe = (checkouts.meta_balena / f"{HOOKS}/hostapp-update-hooks.bb").read_text()
-    files = {f"etc/hostapp-update-hooks.d/{name}": f"{HOOKS}/files/{name}" for name in hooks(recipe, locks)}
-    put(tree, checkouts.meta_balena, files, {**values(locks), "@BALENA_BOOTFILES_BLACKLIST@": skip_list(recipe)})
+    files = {f"etc/hostapp-update-hooks.d/{name}": f"{HOOKS}/files/{name}" for name in hooks(recipe, with_secure_boot)}
+    put(tree, checkouts.meta_balena, files, {**values(with_secure_boot), "@BALENA_BOOTFILES_BLACKLIST@": skip_list(recipe)})
     tree.link("usr/bin/hostapp-update-hooks", "hostapp-update-hooks-v2")
     for name in ENGINE_NAMES:
         tree.link(f"usr/bin/{name}", "docker")
     shell(tree)
     enable(tree, HOST_OS)
     images.overlay(tree, images.OS / "shell")
-    if locks:
+    if with_secure_boot:
         images.overlay(tree, images.OS / "shell-secure")
-        # The system's own udev knows what the initramfs has found.
+        # STATE_RULES replace this rule of the board.
         tree.remove("usr/lib/udev/rules.d/65-board-state.rules")
         lsblk(tree, "usr/bin/lsblk")
     to.mkdir()
@@ -313,14 +320,14 @@ def medium(checkouts: Checkouts, to: Path) -> Path:
     tree = Tree()
     tree.copy(programs(checkouts))
     tree.remove("usr/bin/docker")
-    locks = checkouts.tcgtool is not None
-    put(tree, checkouts.meta_balena, {**COMMON, **MEDIUM, **({**SECURE, **SECURE_MEDIUM} if locks else {})}, values(locks))
+    with_secure_boot = checkouts.tcgtool is not None
+    put(tree, checkouts.meta_balena, {**COMMON, **MEDIUM, **({**SECURE, **SECURE_MEDIUM} if with_secure_boot else {})}, values(with_secure_boot))
     shell(tree)
     enable(tree, MEDIUM)
     images.overlay(tree, images.OS / "shell-flasher")
-    if locks:
+    if with_secure_boot:
         images.overlay(tree, images.OS / "shell-flasher-secure")
-        # GNU's find takes no word between `{}` and `+`, which the script has there.
+        # GNU find rejects a word between `{}` and `+`, which the script uses.
         tree.file("usr/bin/busybox", place.part("small") / "bin/busybox", 0o755)
         tree.link("usr/local/sbin/find", "/usr/bin/busybox")
         lsblk(tree, "usr/bin/lsblk")

@@ -37,7 +37,7 @@ from place import FarmError, NotRun
 LIVE = re.compile(r"running|pending(-[a-z-]+)?")
 DEAD = ("blank", "dirty", "installer", "flashed", "encrypted", "recorded")
 # What decides how a saved machine looks.
-SOURCES = ("board.py", "machine.py", "states.py", "agent.py", "encrypted.py", "recorded.py", "recorder.py", "nbd.py")
+SOURCES = ("board.py", "machine.py", "states.py", "agent.py", "encrypted.py", "look.py", "recorded.py", "recorder.py", "nbd.py")
 # The internal disk, where no image says how large it is; larger than any.
 DISK = 3 << 30
 # How long another run may take to make a state that this one waits for.
@@ -191,6 +191,11 @@ def forget(board: Board, wanted: Path) -> None:
     """Removes states of other images, once no run can be at work with them."""
     wanted.mkdir(parents=True, exist_ok=True)
     os.utime(wanted)
+    forget_others(board, wanted)
+
+
+def forget_others(board: Board, wanted: Path) -> None:
+    """The same, where the wanted one may not be there yet."""
     for old in wanted.parent.glob(f"{board.name}-*"):
         if old != wanted and time.time() - old.stat().st_mtime > KEEP:
             shutil.rmtree(old, ignore_errors=True)
@@ -235,7 +240,7 @@ def make_dead(board: Board, name: str, accelerator: str, at: Path) -> None:
 
 
 def installer(board: Board, disk: Path, size: int) -> None:
-    """A disk that starts an installer which replaces it: the medium, with the wish in its `config.json`."""
+    """A disk that starts an installer which replaces it: the medium, with `installer.migrate.force` in its `config.json`."""
     machines.copy(Path(Images.of(board.name).flasher), disk)
     os.truncate(disk, size)
     settings = json.loads(look.boot_file(disk, "config.json") or b"{}")

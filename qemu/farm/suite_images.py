@@ -22,10 +22,10 @@ from tree import Fault, Tree, file_digest
 #: The installed release, and the one that the suites install.
 OLD, NEW = "base", "good"
 #: With the scripts, one more release that has them.
-BACK = "light"
+BACK = "next"
 #: The suites keep an archive and its compressed copy on the data partition. A slot holds two images while it is updated.
 SIZES = (64, 576, 24, 1500)
-BOARDS = {kind: dataclasses.replace(board, sizes=SIZES, engine_apart=False, signer_in_db=False)
+BOARDS = {kind: dataclasses.replace(board, sizes=SIZES, releases=(OLD, NEW, BACK), engine_apart=False, signer_in_db=False)
           for kind, board in images.BOARDS.items() if board.sector == 512}
 
 OVERLAY = images.OS / "suite"
@@ -68,7 +68,7 @@ class Images:
 
 
 def changed(tree: Tree, scripts: bool = False) -> None:
-    """Makes a release of images.py, or one with the scripts, one for the suites."""
+    """Adapts a release, with copal or with the scripts, to the suites."""
     for path, old, new in CHANGES:
         if scripts and path == OF_COPAL:
             continue
@@ -160,7 +160,7 @@ def build(kind: str, checkout: Path, guests: Path, cache: Path, copal: Path, nat
         helpers = [file_digest(checkout / shell_release.COMMON[path]) for path in HELPERS]
         of_scripts = [scripts.digest(), images.sources(images.OS / "shell", images.OS / "shell-secure", *shell_release.OWN)] if scripts else []
         layers = store.make("layers", [own, boot.name, images.sources(images.OS / "hostapp", images.OS / "hostapp-secure", OVERLAY, *images.SHIPPED), file_digest(copal),
-                                       str(images.has_pages(copal)), *secure, *helpers, *of_scripts], make_layers)
+                                       str(images.has_pages(copal)), *secure, *helpers, images.sources(*shell_release.OWN), *of_scripts], make_layers)
         whole = store.make("disk", [own, base.name, layers.name, images.part(guests, "board_amd64")],
                            lambda to: images.make_disk(guests, board, boot, base, layers, native, to, signed))
 
@@ -169,7 +169,7 @@ def build(kind: str, checkout: Path, guests: Path, cache: Path, copal: Path, nat
                 hostapp.archive(to / f"{file}.tar", board.arch, images.image_name(board, name), images.layers_of(board, base, layers, name))
             alpine(guests, board.arch, to / "alpine.tar")
 
-        archives = store.make("archives", [own, base.name, layers.name, its_programs], make_archives)
+        archives = store.make("archives", [own, images.sources(bootchain.SOURCE), base.name, layers.name, its_programs, packages], make_archives)
         flasher = None
         if signed:
             files = store.make("files", [own, images.sources(*images.BOOT_SOURCES)], lambda to: images.loaders(guests, board, to))

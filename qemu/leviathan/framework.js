@@ -243,7 +243,7 @@ const PACKAGES = {
 	'balena-image-fs': { interact: absent('balena-image-fs') },
 	bluebird: {},
 	'@balena/node-qmp': { Client: absent('@balena/node-qmp') },
-	'fs-extra': { ensureDir: (path) => fs.promises.mkdir(path, { recursive: true }), pathExists: absent('the headers of a kernel') },
+	'fs-extra': { ensureDir: (path) => fs.promises.mkdir(path, { recursive: true }), pathExists: absent('fs-extra.pathExists') },
 	'request-promise': absent('request-promise'),
 };
 
@@ -306,7 +306,7 @@ class Suite {
 		this.deviceType = { slug: options.board, data: { arch: options.arch, connectivity: { wifi: false } } };
 		this.options = {
 			id: 'copal',
-			across: options.across,
+			across: { there: options.hostapp, back: options.back },
 			tmpdir: options.folder,
 			workerUrl: '',
 			config: { sshConfig: {} },

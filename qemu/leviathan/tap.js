@@ -74,6 +74,10 @@ class Test {
 		try {
 			found = await promise;
 		} catch (error) {
+			if (error instanceof Skip) {
+				this.skip(message, error.message);
+				return;
+			}
 			found = error;
 		}
 		this.result(typeof found === 'string' && pattern.test(found), message, found);

@@ -121,7 +121,7 @@ case " $* " in
     *" download "*)
         mkdir -p tree/DEBIAN tree/usr/bin tree/bin tree/usr/lib/x86_64-linux-gnu
         printf 'Package: x\nVersion: 1\nArchitecture: all\nMaintainer: x <x@x>\nDescription: x\n' >tree/DEBIAN/control
-        for program in usr/bin/docker usr/bin/killall bin/busybox usr/bin/x86_64-linux-gnu-strip usr/lib/x86_64-linux-gnu/libbfd-2.so; do echo >tree/$program; done
+        for program in usr/bin/docker usr/bin/killall bin/busybox usr/bin/x86_64-linux-gnu-strip usr/lib/x86_64-linux-gnu/libbfd-2.so usr/lib/x86_64-linux-gnu/libsframe.so.0; do echo >tree/$program; done
         dpkg-deb -b tree x.deb >/dev/null && rm -r tree ;;
     *" update "*) echo update >>"$UPDATES" ;;
     *) echo 'E: no such package' >&2; exit 100 ;;

@@ -90,7 +90,9 @@ class CommandLines(unittest.TestCase):
         one = board.load("qemu-amd64")
         self.assertIn("virtio-blk-pci,drive=internal,serial=INTERNAL", line(one))
         self.assertIn("nvme,drive=internal,serial=INTERNAL", line(one.with_disk("nvme")))
-        self.assertIn("bootindex=2,logical_block_size=4096,physical_block_size=4096", line(one.with_disk("virtio-4096")))
+        self.assertIn("bootindex=2,logical_block_size=4096,physical_block_size=4096", line(board.load("qemu-amd64-secure-4096")))
+        with self.assertRaisesRegex(FarmError, "sectors of 512 bytes, and virtio-4096 has 4096"):
+            one.with_disk("virtio-4096")
         self.assertIn("driver=blklogwrites,node-name=internal", line(one, disk_log=Path("/run/log")))
         self.assertIn("node-name=releases,cache.no-flush=on,read-only=on", line(one, releases=Path("/r")))
         self.assertIn(f"boot-partition-size={1 << 20}", line(one, emmc=Path("/e")))

@@ -25,6 +25,7 @@ import suite_images
 from agent import Answer
 from leviathan import Away
 from place import TOP, FarmError
+from tests.test_look import table
 from tree import Fault, Tree
 
 NODE = shutil.which("node") or shutil.which("nodejs")
@@ -246,7 +247,7 @@ class Shim(Case):
         ours, theirs = socket.socketpair()
         options = {"board": "qemu-x", "arch": "x86_64", "hostapp": str(self.at / "hostapp.tar"), "folder": str(self.at), "results": str(self.at)}
         environment = {**os.environ, "COPAL_LEVIATHAN": json.dumps(options), "COPAL_LEVIATHAN_LINK": str(theirs.fileno()), "COPAL_LEVIATHAN_INTERVAL": "1"}
-        process = subprocess.Popen(leviathan.node(self.checkout, "run", *words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        process = subprocess.Popen(leviathan.node(self.checkout, "run", list(words)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                    pass_fds=[theirs.fileno()], env=environment)
         theirs.close()
         with ours:
@@ -329,6 +330,8 @@ class Shim(Case):
         def run(_checkout: Path, name: str, words: list[str], results: Path, *_: Any) -> int:
             (unit,) = words
             ran.append(unit)
+            if unit == "hup/rollbacks/one" and len(ran) == 1:
+                raise FarmError("the limit of 1 s is over")
             bad = int(unit == "hup/rollbacks/two" and len(ran) < 4)
             results.mkdir(parents=True, exist_ok=True)
             (results / f"{name}.tap").write_text(f"# leviathan: {name}: {'FAILED' if bad else 'passed'}: 3 assertions passed, {bad} failed, in 7 s\n")
@@ -338,14 +341,18 @@ class Shim(Case):
         with mock.patch.object(leviathan, "run", run), mock.patch.object(leviathan, "build", return_value=built):
             each = lambda: leviathan.each(self.checkout, "qemu-amd64", ["hup"], self.at / "results", 1.0, said.append)
             self.assertEqual((each(), ran), (1, ["hup/rollbacks/one", "hup/rollbacks/two", "hup/smoke"]))
+            self.assertIn("hup/rollbacks/one: the limit of 1 s is over", said)
+            self.assertIn("| `qemu-amd64` | hup/rollbacks/one | no end |", said[-1])
             self.assertIn("| `qemu-amd64` | hup/rollbacks/two | 3 | 1 | 7 |", said[-1])
-            self.assertEqual((each(), ran[3:]), (0, ["hup/rollbacks/two"]))
-            self.assertEqual((each(), ran[4:]), (0, []))
+            self.assertEqual((each(), ran[3:]), (0, ["hup/rollbacks/one", "hup/rollbacks/two"]))
+            self.assertEqual((each(), ran[5:]), (0, []))
             self.assertIn("| `qemu-amd64` | hup/smoke | 3 | 0 | 7 |", said[-1])
-            # Other images.
-            built = dataclasses.replace(built, disk=self.at / "disk-2")
-        with mock.patch.object(leviathan, "run", run), mock.patch.object(leviathan, "build", return_value=built):
-            self.assertEqual((each(), len(ran)), (0, 7))
+        # Other images, and another runner.
+        other = dataclasses.replace(built, disk=self.at / "disk-2")
+        with mock.patch.object(leviathan, "run", run), mock.patch.object(leviathan, "build", return_value=other):
+            self.assertEqual((each(), len(ran)), (0, 8))
+            with mock.patch.object(images, "sources", return_value="another runner"):
+                self.assertEqual((each(), len(ran)), (0, 11))
 
     def test_a_condition_that_is_not_evaluated_stops_the_run(self) -> None:
         self.add("smoke", PASSING, "deviceType: { type: 'object' },")
@@ -354,8 +361,86 @@ class Shim(Case):
         self.assertIn("has the condition deviceType", report)
 
 
+class Installations(Case):
+    """A secure board, which is started from a medium."""
+
+    def device(self, ends: str, kind: str = "balena-efi") -> tuple[leviathan.Device, list[str]]:
+        """One whose medium ends so on the console, and leaves a disk whose first partition has that name; and what was started."""
+        (self.at / "farm").mkdir()
+        (self.at / "run").mkdir()
+        medium = self.at / "run/image"
+        medium.write_text("medium")
+        started: list[str] = []
+
+        class Machine:
+            def __init__(self, _board: Any, hardware: Any, _accelerator: str) -> None:
+                self.hardware = hardware
+
+            def start(self) -> None:
+                started.append(str(self.hardware.medium))
+                table(self.hardware.disk, (kind, 40, 49), ("resin-rootA", 100, 149))
+
+            def console(self) -> str:
+                return ends
+
+            def has_powered_off(self) -> bool:
+                return not ends
+
+            def alive(self) -> None:
+                pass
+
+            def until(self, _what: str, _seconds: float, done: Any, check: Any) -> None:
+                if not done():
+                    check()
+
+            def kill(self) -> None:
+                pass
+
+        built = suite_images.Images(self.at / "disk", self.at / "hostapp", self.at / "alpine", self.at / "flasher", self.at / "signed")
+        board = mock.Mock(name="board", text="", qemu="qemu/x", emmc=0, tpm="tpm")
+        board.name = "qemu-x"
+        (self.at / "qemu").mkdir()
+        (self.at / "qemu/stamp").write_text("1")
+        for patched in (mock.patch.object(leviathan, "Machine", Machine), mock.patch.object(leviathan.place, "farm", lambda: self.at / "farm"),
+                        mock.patch.object(leviathan.place, "part", lambda _: self.at / "qemu"), mock.patch.object(leviathan.look, "boot_file", lambda *_: b"{}"),
+                        mock.patch.object(leviathan.states, "chips", lambda _board, at, _signed: (at / "tpm").mkdir())):
+            patched.start()
+            self.addCleanup(patched.stop)
+        return leviathan.Device(board, built, self.at / "run", self.at, "tcg", lambda: None), started
+
+    def test_a_new_board_is_installed_once_for_each_configuration(self) -> None:
+        device, started = self.device("")
+        for _ in range(2):
+            device.flash(str(self.at / "run/image"))
+            self.assertTrue((self.at / "run/tpm").is_dir())
+            self.assertTrue(leviathan.look.encrypted(self.at / "run/disk"))
+        self.assertEqual(started, [str(self.at / "run/image")])
+        with mock.patch.object(leviathan.look, "boot_file", lambda *_: b'{"installer": {}}'):
+            device.flash(str(self.at / "run/image"))
+        self.assertEqual(len(started), 2)
+
+    def test_one_that_fails_or_is_not_encrypted_is_not_kept(self) -> None:
+        device, started = self.device("[FAILED] Failed to start resin-init-flasher.service")
+        for _ in range(2):
+            with self.assertRaisesRegex(FarmError, "the installation has failed"):
+                device.flash(str(self.at / "run/image"))
+        self.assertEqual(len(started), 2)
+
+    def test_one_that_is_not_encrypted_is_an_error(self) -> None:
+        device, _ = self.device("", "resin-boot")
+        with self.assertRaisesRegex(FarmError, "the installation is not encrypted"):
+            device.flash(str(self.at / "run/image"))
+
+
 class Images(Case):
     """The second set of images."""
+
+    def test_every_release_has_the_engine(self) -> None:
+        for board in suite_images.BOARDS.values():
+            for name in (suite_images.OLD, suite_images.NEW, suite_images.BACK):
+                self.assertIn(name, images.releases_of(board))
+                self.assertNotIn(name, images.NO_ENGINE)
+            self.assertFalse(board.engine_apart)
 
     def release(self) -> Tree:
         """The files of this repository in a release."""

@@ -17,9 +17,9 @@ def block(text: str) -> bytes:
     return (b"# GRUB Environment Block\n" + text.encode()).ljust(1024, b"#")
 
 
-def table(path: Path, *parts: tuple[str, int, int]) -> None:
+def table(path: Path, *parts: tuple[str, int, int], sector: int = 512) -> None:
     """A disk with these partitions: name, first and last sector."""
-    head = bytearray(512)
+    head = bytearray(sector)
     head[:8] = b"EFI PART"
     struct.pack_into("<QII", head, 72, 2, 128, 128)
     entries = b""
@@ -29,7 +29,7 @@ def table(path: Path, *parts: tuple[str, int, int]) -> None:
         struct.pack_into("<QQ", entry, 32, first, last)
         entry[56 : 56 + 2 * len(name)] = name.encode("utf-16-le")
         entries += bytes(entry)
-    path.write_bytes((bytes(512) + bytes(head) + entries.ljust(128 * 128, b"\0")).ljust(512 * 200, b"\0"))
+    path.write_bytes((bytes(sector) + bytes(head) + entries.ljust(128 * 128, b"\0")).ljust(sector * 200, b"\0"))
 
 
 class Selections(unittest.TestCase):
@@ -57,6 +57,10 @@ class Selections(unittest.TestCase):
             table(disk, ("balena-efi", 40, 49), ("resin-boot", 50, 99), ("resin-rootA", 100, 149))
             self.assertEqual((look.shift(disk), look.boot_partition(disk).number), (1, 1))
             self.assertEqual(look.boot_partition(disk).name, "balena-efi")
+            table(disk, ("flash-boot", 40, 49), ("flash-rootA", 50, 99))
+            self.assertEqual(look.boot_partition(disk).name, "flash-boot")
+            table(disk, ("resin-boot", 10, 19), sector=4096)
+            self.assertEqual((look.boot_partition(disk).offset, look.boot_partition(disk).size), (10 * 4096, 10 * 4096))
 
     def test_another_partition(self) -> None:
         self.assertEqual(look.selection(AARCH64, b"resin_root_part=7\n", None).root, "partition 7")

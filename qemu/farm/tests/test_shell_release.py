@@ -28,6 +28,9 @@ class Taking(unittest.TestCase):
     def test_hooks_and_skip_list_are_those_of_the_recipe(self) -> None:
         self.assertEqual(shell_release.hooks(RECIPE), ["1-first", "5-folder/5-second", *shell_release.BOARD_HOOKS])
         self.assertEqual(shell_release.skip_list(RECIPE).split(), ["/config.json", "//EFI/BOOT/own"])
+        with_hooks = RECIPE + 'SECUREBOOT_HOOKS = " \\\n    0-secure \\\n    "\n'
+        self.assertEqual(shell_release.hooks(with_hooks), shell_release.hooks(RECIPE))
+        self.assertIn("0-secure", shell_release.hooks(with_hooks, with_secure_boot=True))
         with self.assertRaises(FarmError):
             shell_release.hooks("")
 

@@ -1,4 +1,5 @@
-// No suite of balenaOS: a device with the scripts is updated to copal, and by copal back to the scripts, which commit that release and start it once more.
+// copal's own suite. A device with the shell scripts is updated to copal; copal then installs a release with the scripts, which commits itself and boots
+// again.
 'use strict';
 
 module.exports = {

@@ -1,9 +1,9 @@
 'use strict';
 
 const ARCHIVE = '/mnt/data/resin-data/across.tar';
-/** The device has committed a release: no trial, and the bootloader counts no more. */
+/** A release is committed once the breadcrumbs are gone and `upgrade_available` is 0. */
 const COMMITTED =
-	'! ls /mnt/state | grep -q breadcrumb && grep -q "^upgrade_available=0" $(find /mnt/boot/ /mnt/efi/ -name grubenv 2>/dev/null | head -n 1)';
+	'! ls /mnt/state | grep -q breadcrumb && grep -q "^upgrade_available=0" /dev/null $(find /mnt/boot/ /mnt/efi/ -name grubenv 2>/dev/null | head -n 1)';
 
 module.exports = {
 	title: 'Updates across',
@@ -32,7 +32,7 @@ module.exports = {
 async function update(that, test, archive) {
 	const before = await that.worker.getOSVersion();
 	await that.worker.sendFile(archive, ARCHIVE);
-	// As an updater does: where the archive is unpacked to, the slot has no space.
+	// Unpack on the data partition, as the suite `hup` does: the slot has no space for it.
 	await that.worker.executeCommandInHostOS(
 		'mkdir -p /mnt/data/resin-data/tmp /mnt/sysroot/inactive/balena/tmp && mount --bind /mnt/data/resin-data/tmp /mnt/sysroot/inactive/balena/tmp',
 	);

@@ -78,7 +78,7 @@ pub fn run(paths: &Paths, conf: &RollbackConf) -> Vec<Check> {
     run_with(paths, conf, &Bus::system(), None)
 }
 
-/// With systemd on another bus, or with another file for the state before the update.
+/// With systemd on another bus, or with the file that the caller names for the state before its change.
 #[must_use]
 pub fn run_with(paths: &Paths, conf: &RollbackConf, bus: &Bus, variables: Option<&Path>) -> Vec<Check> {
     let variables = variables.map_or_else(|| files::variables(paths), Path::to_path_buf);
