@@ -58,6 +58,8 @@ pub const TABLE: &[Row] = &[
 struct CheckContext {
     paths: Paths,
     variables: PathBuf,
+    /// The word for what `variables` has the state before.
+    change: &'static str,
     limit: Duration,
     bus: Bus,
 }
@@ -81,8 +83,12 @@ pub fn run(paths: &Paths, conf: &RollbackConf) -> Vec<Check> {
 /// With systemd on another bus, or with the file that the caller names for the state before its change.
 #[must_use]
 pub fn run_with(paths: &Paths, conf: &RollbackConf, bus: &Bus, variables: Option<&Path>) -> Vec<Check> {
-    let variables = variables.map_or_else(|| files::variables(paths), Path::to_path_buf);
-    let context = CheckContext { paths: paths.clone(), variables, limit: conf.check_limit, bus: bus.clone() };
+    let (variables, change) = match variables {
+        Some(named) => (named.to_path_buf(), "change"),
+        None => (files::variables(paths), "update"),
+    };
+    let context =
+        CheckContext { paths: paths.clone(), variables, change, limit: conf.check_limit, bus: bus.clone() };
     let mut checks = Vec::new();
     for row in TABLE {
         let required = (row.required)(conf);

@@ -8,9 +8,10 @@ pub(super) fn check(context: &CheckContext) -> Finding {
     if snapshot::vpn_is_up(&context.paths) {
         return Finding::passed("it is up");
     }
+    let change = context.change;
     match files::kept_vpn_state(&context.variables) {
-        Some(true) => Finding::failed("it is down, and was up before the update"),
-        Some(false) => Finding::passed("it is down, as it was before the update"),
-        None => Finding::unknown("it is down; it is unknown whether it was up before the update"),
+        Some(true) => Finding::failed(format!("it is down, and was up before the {change}")),
+        Some(false) => Finding::passed(format!("it is down, as it was before the {change}")),
+        None => Finding::unknown(format!("it is down; it is unknown whether it was up before the {change}")),
     }
 }

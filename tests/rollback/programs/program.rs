@@ -159,6 +159,7 @@ fn rollback_tests_compares_with_the_file_that_its_caller_names() {
             .env_remove("ROLLBACK_HEALTH_VARIABLES");
         let (_, out, _) =
             texts(&command.envs(variables.map(|v| ("ROLLBACK_HEALTH_VARIABLES", v))).output().unwrap());
+        assert_eq!(out.contains("before the change"), variables.is_some_and(|v| v.starts_with('/')), "{out}");
         out.lines().find_map(|l| l.split_once("vpn: ")).map(|(result, _)| result.trim().to_owned()).unwrap()
     };
     assert_eq!(vpn(None), "ok");
