@@ -412,17 +412,20 @@ fn the_farm_s_readme_has_its_disks_and_its_space() {
         |path: &str| std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
     let text = read("qemu/README.md");
     let table = text.split("\n## Boards\n").nth(1).unwrap().split("\n\n").next().unwrap();
-    assert!(read("qemu/farm/board.py").contains("\nDISK_KINDS = (\"virtio\", \"nvme\")\n"));
+    assert!(read("qemu/farm/board.py").contains("\nDISK_KINDS = (\"virtio\", \"nvme\", \"virtio-4096\")\n"));
     let mut boards = BTreeSet::new();
     for row in rows(table) {
-        // A scenario may take the other one on any board.
-        assert_eq!(row[2], "virtio or NVMe", "{}", row[0]);
+        // A scenario may take another one with sectors of the same size.
+        let (disk, kind) = match row[0].ends_with("-4096") {
+            true => ("virtio with sectors of 4096 bytes", "virtio-4096"),
+            false => ("virtio or NVMe", "virtio"),
+        };
+        assert_eq!(row[2], disk, "{}", row[0]);
+        let ini = read(&format!("qemu/boards/{}.ini", row[0]));
+        assert!(ini.contains(&format!("\nkind = {kind}\n")), "{}", row[0]);
         boards.insert(row[0].clone());
     }
-    for name in &boards {
-        assert!(read(&format!("qemu/boards/{name}.ini")).contains("\nkind = virtio\n"), "{name}");
-    }
-    assert_eq!(boards.len(), 3);
+    assert_eq!(boards.len(), 4);
 
     assert!(read("qemu/farm/place.py").contains("\nSPACE = 10 << 30\n"));
     assert!(text.contains("it needs 10 GiB for each board"));
