@@ -3,16 +3,13 @@
 // The set-up of that suite waits for a supervisor and for a host name out of config.json, which the boards do not have. This one only starts the device.
 'use strict';
 
+const startDevice = require('./device');
+
 module.exports = {
 	title: 'Parts of the unmanaged balenaOS release suite',
 
 	run: async function (test) {
-		const utils = this.require('common/utils');
-		const Worker = this.require('common/worker');
-		const BalenaOS = this.require('components/os/balenaos');
-		const link = `${this.suite.options.balenaOS.config.uuid.slice(0, 7)}.local`;
-		const worker = new Worker(this.suite.deviceType.slug, this.getLogger());
-		const os = new BalenaOS({ deviceType: this.suite.deviceType.slug, configJson: { persistentLogging: true } }, this.getLogger());
+		const { link, utils, worker } = await startDevice(this, test, { persistentLogging: true });
 		const systemd = {
 			waitForServiceState: (name, state, target) =>
 				utils.waitUntil(
@@ -22,14 +19,7 @@ module.exports = {
 					250,
 				),
 		};
-		this.suite.context.set({ link, os, sshKeyPath: '', systemd, utils, worker, workerContract: await worker.getContract() });
-		this.suite.teardown.register(() => worker.teardown());
-		await os.fetch();
-		await os.configure();
-		await worker.off();
-		await worker.flash(os.image.path);
-		await worker.on();
-		await test.resolves(worker.executeCommandInHostOS('true', link), 'The device should start');
+		this.suite.context.set({ systemd });
 		await test.resolves(systemd.waitForServiceState('balena', 'active', link), 'The engine should run');
 		this.suite.teardown.register(() => worker.archiveLogs(this.id, link));
 	},
