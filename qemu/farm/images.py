@@ -66,8 +66,8 @@ SECURE_SIZES = (48, 240, 16, 32)
 #: Where the engine's programs are on the disk with the releases.
 ENGINE_AT = "releases/engine"
 
-#: Of these, those that come with a loader of their own: its modules of GRUB besides those of all.
-OTHER_LOADERS = {"good": ("date",)}
+#: Those that come with a loader of their own: its modules of GRUB besides those of all. A commit forbids the loader of the release before.
+OTHER_LOADERS = {"good": ("date",), "next": ("halt",)}
 
 #: Folders that mounts and programs want; the packages have no reason to bring them.
 FOLDERS = ("boot", "dev", "home", "media", "mnt", "opt", "proc", "root", "run", "srv", "sys", "tmp", "var/lib", "var/log",
