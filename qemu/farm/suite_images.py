@@ -117,7 +117,7 @@ def build(kind: str, checkout: Path, guests: Path, cache: Path, copal: Path, nat
     """Makes what is not in the cache. `checkout` has the suites; `copal` is the static binary for that board, and `native` the binary for this machine.
     `scripts`: where those of the installed release are from, if it has scripts."""
     board = BOARDS[kind]
-    # None is unlocked on a board without secure boot, and none of the other releases is made.
+    # Without secure boot nothing is unlocked.
     board = dataclasses.replace(board, unlocked_by_scripts=(OLD, BACK) if scripts and board.secure else ())
     programs_of = f"suite_{board.arch}"
     own, its_kernel, its_programs = images.sources(*OWN), images.part(guests, images.kernel_of(board)), images.part(guests, programs_of)
