@@ -33,7 +33,7 @@ fn rows(page: &str) -> Vec<Row> {
         Row { number: cells[0].to_owned(), way: cells[2].to_owned(), proof: cells[3].to_owned() }
     };
     let head = |l: &&str| !l.starts_with("| |") && !l.starts_with("|---");
-    // What is not part of meta-balena has no proof.
+    // Pull requests that are not merged have no proofs.
     let (merged, _) = page.split_once("\n## Pull requests that are not merged\n").unwrap();
     merged.lines().filter(|l| l.starts_with('|')).filter(head).map(row).collect()
 }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import struct
 import subprocess
 import tarfile
 import tempfile
@@ -15,6 +17,7 @@ import bootchain
 import disk
 import hostapp
 import images
+import look
 import place
 from tree import Fault, Tree
 
@@ -195,6 +198,21 @@ class Disks(Case):
         # Serial number of the FAT, UUID of the ext4.
         for at, size in ((4 << 20) + 0x27, 4), ((20 << 20) + 0x468, 16):
             self.assertEqual(one[at : at + size], two[at : at + size])
+
+    def test_a_disk_of_large_sectors_has_a_table_and_a_file_system_for_them(self) -> None:
+        if os.geteuid() != 0:
+            self.skipTest("not run: only root has loop devices, which tell sfdisk the size of sectors")
+        tree = Tree()
+        tree.file("here.txt", "content")
+        disk.fat(self.at / "fat", "resin-boot", 20, tree, self.at, sector=4096)
+        disk.whole(self.at / "whole", "a disk", [disk.Partition("resin-boot", self.at / "fat", disk.EFI)], sector=4096)
+        with (self.at / "whole").open("rb") as file:
+            file.seek(4096)
+            self.assertEqual(file.read(8), b"EFI PART")
+        (found,) = look.partitions(self.at / "whole")
+        self.assertEqual((found.name, found.offset, found.size), ("resin-boot", 4 << 20, 20 << 20))
+        self.assertEqual(look.boot_file(self.at / "whole", "here.txt"), b"content")
+        self.assertEqual(struct.unpack_from("<H", (self.at / "fat").read_bytes(), 11), (4096,))
 
 
 class Caches(Case):

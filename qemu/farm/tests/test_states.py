@@ -1,12 +1,17 @@
 """What the boards' disks have on them."""
 
+import json
 import struct
 import tempfile
 import unittest
 import zlib
 from pathlib import Path
+from unittest import mock
 
+import disk
+import look
 import states
+from tree import Tree
 
 
 class Dirty(unittest.TestCase):
@@ -24,6 +29,25 @@ class Dirty(unittest.TestCase):
         checksum = struct.unpack_from("<I", made, 16)[0]
         struct.pack_into("<I", made, 16, 0)
         self.assertEqual(checksum, zlib.crc32(made[:92]))
+
+
+class Installer(unittest.TestCase):
+    """A disk that replaces itself."""
+
+    def test_it_is_the_medium_with_the_wish_for_a_migration(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            at = Path(folder)
+            tree = Tree()
+            tree.file("config.json", '{"hostname": "board", "installer": {"secureboot": true}}')
+            disk.fat(at / "fat", "flash-boot", 20, tree, at)
+            disk.whole(at / "medium", "medium", [disk.Partition("flash-boot", at / "fat", disk.EFI)])
+            board = mock.Mock()
+            with mock.patch.object(states.Images, "of", return_value=mock.Mock(flasher=at / "medium")):
+                states.installer(board, at / "disk", 64 << 20)
+            self.assertEqual((at / "disk").stat().st_size, 64 << 20)
+            settings = json.loads(look.boot_file(at / "disk", "config.json") or b"")
+            self.assertEqual(settings, {"hostname": "board", "installer": {"secureboot": True, "migrate": {"force": True}}})
+            self.assertNotIn(b"migrate", look.boot_file(at / "medium", "config.json") or b"")
 
 
 if __name__ == "__main__":
