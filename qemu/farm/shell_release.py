@@ -104,7 +104,7 @@ INITRAMFS = {
     "usr/lib/udev/rules.d/11-dm.rules": f"{SUPPORT}/lvm2/lvm2/11-dm.rules",
 }
 GRUB_CONFIG = "meta-balena-common/recipes-bsp/grub/grub-conf/grub.cfg_internal_luks_template"
-#: The folders of recipes of the programs that are built.
+#: The recipe directories of the programs that are built.
 RECIPES = {"fatrw": f"{CORE}/fatrw", "tcgtool": f"{SUPPORT}/tcgtool"}
 ENGINE_NAMES = ("balena", "balena-engine")
 SECONDS = 900.0
@@ -191,7 +191,7 @@ def skip_list(recipe: str) -> str:
 
 
 def programs(checkouts: Checkouts) -> Path:
-    """A folder with Debian's programs and those that are built, as they are on a board; kept."""
+    """The directory of Debian's programs and of those that are built, laid out as on a board; kept."""
     revisions = [checkouts.revision(name) for name, _, _ in checkouts.built()]
     packages, on_board = (PACKAGES | SECURE_PACKAGES, ["board_amd64", "unlock"]) if checkouts.tcgtool else (PACKAGES, ["board_amd64"])
     has = [images.part(place.guests(), name) for name in on_board]

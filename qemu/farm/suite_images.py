@@ -60,7 +60,7 @@ class Images:
     #: The new release, and `alpine`, as archives.
     hostapp: Path
     alpine: Path
-    #: Of a secure board, the medium that installs the disk, and the folder with the signed programs.
+    #: Secure board only: the medium that installs the disk, and the directory of the signed programs.
     flasher: Path | None = None
     signed: Path | None = None
     #: Where the installed release has the scripts, the archive of one more that has them.

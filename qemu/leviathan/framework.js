@@ -292,7 +292,7 @@ class Teardown {
 }
 
 class Suite {
-	/** `options` names the board, its processor, and folders; `cannot` is of the suite. */
+	/** `options` names the board, its processor, and directories; `cannot` comes from the suite. */
 	constructor(farm, options, say, cannot) {
 		this.say = say;
 		this.archive = async (title, file) => {

@@ -26,6 +26,10 @@ Examples:
   copal rollback mark-good  commit the running system, without checks
   copal rollback now        roll back to the previous system
 
+Environment:
+  ROLLBACK_HEALTH_VARIABLES  for tests: absolute path of the file whose VPN
+                             state is compared, instead of the last update's
+
 Exit codes:
   0  done
   1  failed, or the answer is no

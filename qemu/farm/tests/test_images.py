@@ -201,7 +201,7 @@ class Disks(Case):
 
     def test_a_disk_of_large_sectors_has_a_table_and_a_file_system_for_them(self) -> None:
         if os.geteuid() != 0:
-            self.skipTest("not run: only root has loop devices, which tell sfdisk the size of sectors")
+            self.skipTest("not run: only root has loop devices, from which sfdisk takes the size of sectors")
         tree = Tree()
         tree.file("here.txt", "content")
         disk.fat(self.at / "fat", "resin-boot", 20, tree, self.at, sector=4096)
