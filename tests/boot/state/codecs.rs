@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use copal::boot_state::envblock::{DECISION, Damage, EnvBlock, SIZE, TooLarge};
+use copal::boot_state::envblock::{DECISION, Damage, EnvBlock, SIZE, TooLarge, trim};
 use copal::boot_state::uenv::{Line, Uenv};
 use copal::boot_state::variables::Variables;
 use proptest::prelude::*;
@@ -251,7 +251,7 @@ proptest! {
             prop_assert_eq!(read.iter().map(|(name, _)| name).collect::<Vec<_>>(), sound.keys().collect::<Vec<_>>());
             for key in sound.keys() {
                 let key = std::str::from_utf8(key).unwrap();
-                prop_assert_eq!(read.get(key), sound.get(key));
+                prop_assert_eq!(read.get(key).map(trim), sound.get(key));
             }
         }
     }
