@@ -58,7 +58,7 @@ ONLY = {"before-copal": "u-boot"}
 ON_HOST = ("good", "next")
 
 #: MiB of boot partition, slot, state and data of a board without an encrypted disk.
-SIZES = (64, 448, 24, 320)
+SIZES = (64, 240, 24, 96)
 
 #: Of a secure board: an emulated processor encrypts and decrypts every byte of it.
 SECURE_SIZES = (48, 240, 16, 32)
@@ -76,11 +76,10 @@ FOLDERS = ("boot", "dev", "home", "media", "mnt", "opt", "proc", "root", "run", 
 #: Of udev's rules, those that a board's devices need: each event goes through all of them.
 UDEV_RULES = ("50-udev-default.rules", "60-block.rules", "60-persistent-storage.rules", "80-drivers.rules", "99-systemd.rules")
 
-#: Releases whose engine is not used: they never come up, are there to have a broken one, or for something else than it. Without
-#: it, two thirds of an update's time are saved.
-NO_ENGINE = ("broken-engine", "vpn-down", "no-init", "panic", "failing-hook", "light")
+#: Releases without the engine's programs: they never come up, or are there to have a broken engine.
+NO_ENGINE = ("broken-engine", "vpn-down", "no-init", "panic", "failing-hook")
 
-#: Of these, those whose check of the engine is content.
+#: Those whose check of the engine is content.
 CONTENT = ("vpn-down", "light")
 
 #: Of the packages, what the system of a medium and those releases have no use for.
@@ -133,8 +132,8 @@ class Board:
     secure: bool = False
     #: The names of its releases; empty: all that are not of another bootloader only.
     releases: tuple[str, ...] = ()
-    #: Whether the engine's programs are on the disk with the releases, and not in each release.
-    engine_apart: bool = False
+    #: Whether the engine's programs are on the disk with the releases, and not in each release: they would be two thirds of it.
+    engine_apart: bool = True
     #: Whether `db` also has the certificate of the image signer, so that a medium still installs after the keys are enrolled.
     signer_in_db: bool = False
     #: Releases whose initramfs unlocks with scripts, not with copal.
@@ -150,7 +149,7 @@ class Board:
         return secure.KERNEL if self.secure else bootchain.KERNEL[self.machine]
 
 
-SECURE = Board("qemu-amd64-secure", "amd64", "x86_64", "grub", "ttyS0", secure=True, releases=("base", "good", "light"), engine_apart=True, signer_in_db=True,
+SECURE = Board("qemu-amd64-secure", "amd64", "x86_64", "grub", "ttyS0", secure=True, releases=("base", "good", "light"), signer_in_db=True,
                unlocked_by_scripts=("light",), sizes=SECURE_SIZES)
 BOARDS = {
     "amd64": Board("qemu-amd64", "amd64", "x86_64", "grub", "ttyS0"),
@@ -578,7 +577,7 @@ def release(board: Board, name: str, boot: Path, programs: Path, signed: Path | 
     if board.engine_apart:
         overlay(tree, OS / "engine-apart")
         # Not the units: systemd reads them before that disk is mounted.
-        for path in ENGINE_PROGRAMS:
+        for path in ENGINE_PROGRAMS if name not in NO_ENGINE else ():
             tree.link(path, f"/{ENGINE_AT}/{path}")
     for path in ("mnt/boot", "mnt/state", "mnt/data", "mnt/sysroot/active", "mnt/sysroot/inactive", "releases"):
         tree.folder(path)
@@ -604,7 +603,7 @@ def release(board: Board, name: str, boot: Path, programs: Path, signed: Path | 
 
 def layers_of(board: Board, base: Path, releases: Path, name: str) -> list[Layer]:
     """The layers of a release in the cache."""
-    engine = [] if name in NO_ENGINE or board.engine_apart else [base / "engine.tar"]
+    engine = [] if board.engine_apart else [base / "engine.tar"]
     tars = [base / "base.tar", *engine, releases / f"{name}.layer.tar"]
     return [Layer(tar, tar.with_suffix(".sha256").read_text()) for tar in tars]
 

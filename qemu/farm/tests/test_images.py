@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -120,18 +121,14 @@ class Archives(Case):
         self.assertEqual(len(digests), 2)
 
 
-    def test_what_never_comes_up_has_no_engine(self) -> None:
-        """And whatever is to be updated, or to be healthy, has one."""
-        layers = {}
+    def test_the_engine_is_a_layer_only_where_it_is_not_apart(self) -> None:
         for name in ("base", "engine"):
             (self.at / f"{name}.sha256").write_text(name)
-        for name in images.RELEASES:
-            (self.at / f"{name}.layer.sha256").write_text(name)
-            layers[name] = [layer.digest for layer in images.layers_of(images.BOARDS["amd64"], self.at, self.at, name)]
-        self.assertEqual(layers["good"], ["base", "engine", "good"])
-        self.assertEqual(layers["panic"], ["base", "panic"])
-        for name in ("base", "good", "next"):
-            self.assertIn("engine", layers[name])
+        (self.at / "good.layer.sha256").write_text("good")
+        board = images.BOARDS["amd64"]
+        for apart, layers in ((True, ["base", "good"]), (False, ["base", "engine", "good"])):
+            found = images.layers_of(dataclasses.replace(board, engine_apart=apart), self.at, self.at, "good")
+            self.assertEqual([layer.digest for layer in found], layers)
 
 
 class Releases(unittest.TestCase):

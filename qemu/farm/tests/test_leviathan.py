@@ -439,7 +439,6 @@ class Images(Case):
         for board in suite_images.BOARDS.values():
             for name in (suite_images.OLD, suite_images.NEW, suite_images.BACK):
                 self.assertIn(name, images.releases_of(board))
-                self.assertNotIn(name, images.NO_ENGINE)
             self.assertFalse(board.engine_apart)
 
     def release(self) -> Tree:
