@@ -57,8 +57,8 @@ ONLY = {"before-copal": "u-boot"}
 #: Those whose archive stays on this machine as well, for a registry.
 ON_HOST = ("good", "next")
 
-#: MiB of boot partition, slot, state and data of a board without an encrypted disk.
-SIZES = (64, 240, 24, 96)
+#: MiB of boot partition, slot, state and data of a board without an encrypted disk. An update unpacks the archive of its release on the data partition.
+SIZES = (64, 240, 24, 224)
 
 #: Of a secure board: an emulated processor encrypts and decrypts every byte of it.
 SECURE_SIZES = (48, 240, 16, 32)
