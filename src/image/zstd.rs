@@ -1,8 +1,8 @@
-//! zstd frames. ruzstd decodes one frame; this file finds the frames and checks each one's size and checksum.
+//! zstd frames. structured-zstd decodes one frame; this file finds the frames and checks each one's size and checksum.
 
 use std::io::{BufRead, Read};
 
-use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
+use structured_zstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use super::stored::Stored;
 use super::unpack::{Fault, Unpack};
@@ -13,9 +13,6 @@ const MAGIC: u32 = 0xfd2f_b528;
 
 /// With the magic number (RFC 8878, 3.1.1.1).
 const MAX_HEADER: usize = 18;
-
-/// Decoded size of a block (RFC 8878, 3.1.1.2.4).
-const MAX_BLOCK: u32 = 128 << 10;
 
 /// RFC 8878, 3.1.1.1.
 #[derive(Debug, PartialEq, Eq)]
@@ -74,9 +71,7 @@ pub(super) struct Zstd {
 
 impl Zstd {
     pub(super) fn new(stored: Stored, window: u64) -> Self {
-        let mut decoder = FrameDecoder::new();
-        decoder.set_max_window_size(window);
-        Zstd { stored, decoder, window, frame: None }
+        Zstd { stored, decoder: FrameDecoder::new(), window, frame: None }
     }
 
     fn begin(&mut self) -> Result<Option<Frame>, Fault> {
@@ -127,31 +122,12 @@ impl Zstd {
             return Err(Fault::Unsupported("a reserved bit is set in a zstd frame header".into()));
         }
         let bytes = part(self.stored.peek(header.len)?, ..header.len)?;
-        // The first `init` of a decoder grows its buffer by doubling, and copying needs half as much memory again; the second
-        // reserves the window at once.
-        for _ in 0..2 {
-            self.decoder.init(bytes).map_err(Fault::damaged)?;
-        }
+        self.decoder.init(bytes).map_err(Fault::damaged)?;
         self.stored.consume(header.len);
         Ok(Frame { content_size: header.content_size, delivered: 0 })
     }
 
-    /// Refuses a block whose literals alone are too long. ruzstd checks that only after its buffer has grown for them, to more
-    /// than twice the window.
-    fn check_block(&mut self) -> Result<(), Fault> {
-        // The block header has three bytes. The literals' header starts with their type and the format of their size. Only the
-        // fourth format has sizes that large (RFC 8878, 3.1.1.2 and 3.1.1.3.1.1).
-        let &[block, _, _, a, b, c, ..] = self.stored.peek(6)? else { return Ok(()) };
-        let is_compressed = block >> 1 & 3 == 2;
-        let bits = if a & 3 < 2 { 20 } else { 18 };
-        let size = (u32::from(a) >> 4 | u32::from(b) << 4 | u32::from(c) << 12) & ((1 << bits) - 1);
-        if is_compressed && a >> 2 & 3 == 3 && size > MAX_BLOCK {
-            return Err(Fault::damaged("a zstd block is longer than 128 KiB"));
-        }
-        Ok(())
-    }
-
-    /// Checks the size and the checksum of a finished frame. ruzstd computes the checksum but compares nothing.
+    /// Checks the size and the checksum of a finished frame. The decoder computes the checksum but compares nothing.
     fn check(&self, frame: &Frame) -> Result<(), Fault> {
         if frame.content_size.is_some_and(|declared| declared != frame.delivered) {
             return Err(Fault::damaged("a zstd frame does not have the size that it declares"));
@@ -187,7 +163,6 @@ impl Unpack for Zstd {
                 continue;
             }
             // One block, 128 KiB at most, so that only the window and one block are in memory.
-            self.check_block()?;
             self.decoder
                 .decode_blocks(&mut self.stored, BlockDecodingStrategy::UptoBlocks(1))
                 .map_err(Fault::damaged)?;

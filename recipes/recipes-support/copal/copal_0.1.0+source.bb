@@ -2,7 +2,7 @@
 # PREFERRED_VERSION_copal = "0.1.0+source"; docs/yocto.md says what differs.
 
 # In Cargo.toml of what is compiled.
-COPAL_RUST = "1.89"
+COPAL_RUST = "1.92"
 
 python () {
     # Where the archive for a machine is missing, bitbake would take this recipe, as the only one that is left, and say nothing.
