@@ -1,7 +1,8 @@
 //! zstd frames of every shape, sound and damaged, beside the C library and ruzstd.
 //!
-//! A sound frame gives its content with all three. Of a damaged one no two may read different bytes, and copal reads no frame with a checksum that
-//! both others refuse. Each accepts a few that another refuses: the C library does not look at the end of each Huffman stream.
+//! All three decoders return the content of a sound frame. If copal decodes a damaged frame, no other decoder may return different bytes, and at
+//! least one of them must accept a frame with a checksum. Their verdicts on damaged frames differ otherwise: the C library does not check the end
+//! of each Huffman stream.
 #![no_main]
 
 use std::io::{self, Read};

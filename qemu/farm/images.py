@@ -79,7 +79,7 @@ UDEV_RULES = ("50-udev-default.rules", "60-block.rules", "60-persistent-storage.
 #: Releases without the engine's programs: they never come up, or are there to have a broken engine.
 NO_ENGINE = ("broken-engine", "vpn-down", "no-init", "panic", "failing-hook")
 
-#: Those whose check of the engine is content.
+#: Releases whose engine check always succeeds.
 CONTENT = ("vpn-down", "light")
 
 #: Of the packages, what the system of a medium and those releases have no use for.
@@ -132,7 +132,7 @@ class Board:
     secure: bool = False
     #: The names of its releases; empty: all that are not of another bootloader only.
     releases: tuple[str, ...] = ()
-    #: Whether the engine's programs are on the disk with the releases, and not in each release: they would be two thirds of it.
+    #: Whether the engine's programs are on the disk with the releases instead of in each release, two thirds of which they would be.
     engine_apart: bool = True
     #: Whether `db` also has the certificate of the image signer, so that a medium still installs after the keys are enrolled.
     signer_in_db: bool = False

@@ -20,8 +20,8 @@ use crate::kit::process::HANG;
 use crate::kit::stub_engine::{Script, Stub};
 use crate::kit::{needs, old_kernel, prove};
 
-/// The most memory that the program may take, in KiB: 24 MiB for a release. What cargo and the profile `quick` make is not optimised: it is
-/// three times as large, and takes up to 38 MiB.
+/// Memory limit of the program, in KiB: 24 MiB for a release. Unoptimised builds (the dev profile and `quick`) are three times as large and take
+/// up to 38 MiB.
 fn most() -> u64 {
     const LARGEST_RELEASE: u64 = 8 << 20;
     let size = std::fs::metadata(old_kernel::program()).unwrap().len();

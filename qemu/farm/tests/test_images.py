@@ -131,6 +131,22 @@ class Archives(Case):
             self.assertEqual([layer.digest for layer in found], layers)
 
 
+class Engine(Case):
+    """Where a release has the engine's programs."""
+
+    def test_a_release_that_fails_has_no_link_to_the_engine(self) -> None:
+        board = images.BOARDS["amd64"]
+        boot = self.at / "boot"
+        boot.mkdir()
+        for name in (board.kernel, bootchain.INITRAMFS, "initramfs.panic", bootchain.INIT, "grub.efi"):
+            (boot / Path(name).name).touch()
+        (self.at / "programs").mkdir()
+        for name, linked in (("good", True), ("next", True), ("light", True), ("broken-engine", False), ("vpn-down", False)):
+            tree = images.release(board, name, boot, self.at / "programs")
+            links = [tree.nodes[path].target if path in tree.nodes else None for path in images.ENGINE_PROGRAMS]
+            self.assertEqual(links, [f"/releases/engine/{path}" if linked else None for path in images.ENGINE_PROGRAMS], name)
+
+
 class Releases(unittest.TestCase):
     """What is in which."""
 
